@@ -118,7 +118,7 @@ pub struct EngineMemory {
     pub log_queue: u64,
     /// The newest changes of tablets with a change stream.
     pub changes: u64,
-    /// Flushes and compactions that run, each at the most that it takes.
+    /// Flushes and parts of compactions that run, each at the most that it takes.
     pub jobs: u64,
 }
 
@@ -503,13 +503,12 @@ impl Engine {
 
     /// Bytes of memory by what they are for, apart from the block cache.
     pub fn memory(&self) -> EngineMemory {
-        let tablets = self.tablets();
-        let jobs: u64 = tablets.iter().map(|t| t.running_jobs() as u64).sum();
+        let merges = self.core.merges.load(Ordering::Relaxed) as u64;
         EngineMemory {
             memtables: self.core.memtables.bytes() + self.core.memtables.spare_bytes(),
             log_queue: self.core.pipeline.queued_bytes(),
             changes: self.core.changes.tail_bytes(),
-            jobs: jobs * JOB_BYTES,
+            jobs: merges * JOB_BYTES,
         }
     }
 

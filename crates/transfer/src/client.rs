@@ -423,6 +423,38 @@ impl Client {
         made.map_err(|status| Error::failed(words("CreateTable", &status)))
     }
 
+    /// What tells the table from a later one of its name; none where the server gives no such token.
+    pub async fn token(&self, patience: &mut Patience) -> Result<Option<String>> {
+        let name = self.target.table_name();
+        let message = admin::GenerateConsistencyTokenRequest { name };
+        let call = || {
+            let (mut admin, request) = (self.admin.clone(), self.request(message.clone()));
+            async move { admin.generate_consistency_token(request).await }
+        };
+        let token = patience.call("GenerateConsistencyToken", call).await?;
+        Ok(token.ok().map(|token| token.into_inner().consistency_token))
+    }
+
+    /// Whether a token is of the table that has the name now.
+    pub async fn is_of_table(&self, token: &str, patience: &mut Patience) -> Result<bool> {
+        let message = admin::CheckConsistencyRequest {
+            name: self.target.table_name(),
+            consistency_token: token.to_owned(),
+            ..Default::default()
+        };
+        let call = || {
+            let (mut admin, request) = (self.admin.clone(), self.request(message.clone()));
+            async move { admin.check_consistency(request).await }
+        };
+        match patience.call("CheckConsistency", call).await? {
+            Ok(_) => Ok(true),
+            Err(status) => match status.code() {
+                Code::NotFound | Code::InvalidArgument | Code::FailedPrecondition => Ok(false),
+                _ => Err(Error::failed(words("CheckConsistency", &status))),
+            },
+        }
+    }
+
     /// Makes a family that keeps all versions; one that is there is left as it is. Why not, where it is the family that
     /// the server refuses.
     pub async fn create_family(

@@ -33,7 +33,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 use crate::format::rejected::Line;
 use crate::format::{self, ReadOptions};
-use crate::journal::{Asked, Earlier, FileState, Journal, Step};
+use crate::journal::{Asked, Earlier, FileState, Found, Journal, Step};
 use crate::row::MUTATIONS_MAX;
 use crate::write::{Entry, Refused, write};
 use crate::{joined, lock, lock_file, runtime};
@@ -139,10 +139,11 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
             here.block_on(client.create_table(&mut patience))?;
         }
     }
+    let token = here.block_on(token_of_table(import, &client, &found, &mut patience))?;
     // Nothing drives this connection from here on: the server would ask in vain whether anybody is there.
     drop((client, here));
     let families = families.unwrap_or_default().into_iter().collect();
-    let journal = found.begin()?;
+    let journal = found.begin(token)?;
     bar.set_length(journal.files().iter().map(|file| file.file.bytes).sum());
     let shared = Shared {
         import,
@@ -209,6 +210,29 @@ fn check_readable(unreadable: Vec<Error>, files: usize) -> Result<()> {
         "{count} of {files} files cannot be read to the end; the others are imported, and what is before the damage"
     ));
     Err(Error::failed(lines.join("\n")))
+}
+
+/// What tells the table from a later one of its name. An error where what is done went to an earlier one.
+async fn token_of_table(
+    import: &Import,
+    client: &Client,
+    found: &Found,
+    patience: &mut Patience,
+) -> Result<Option<String>> {
+    if import.dry_run {
+        return Ok(None);
+    }
+    if let Some(token) = found.token().filter(|_| found.has_begun()) {
+        if client.is_of_table(token, patience).await? {
+            return Ok(Some(token.to_owned()));
+        }
+        return Err(Error::failed(format!(
+            "{} was made anew since the import was begun, and what was imported is gone with the earlier one: --restart \
+             begins anew",
+            import.target.table_name()
+        )));
+    }
+    client.token(patience).await
 }
 
 /// Whether a table that is missing is to be made.

@@ -57,6 +57,9 @@ pub struct State {
     #[serde(default)]
     server: String,
     table: String,
+    /// What tells the table from a later one of its name, where the server gives such a token.
+    #[serde(default)]
+    token: Option<String>,
     read: ReadOptions,
     files: Vec<FileState>,
     rejected_path: PathBuf,
@@ -142,9 +145,15 @@ impl Found {
         self.journal.files().iter().any(|file| file.records > 0)
     }
 
-    /// Begins, or goes on.
-    pub fn begin(self) -> Result<Journal> {
+    /// The token of the table that it was begun in.
+    pub fn token(&self) -> Option<&str> {
+        self.journal.state.token.as_deref()
+    }
+
+    /// Begins, or goes on, in the table of this token.
+    pub fn begin(self, token: Option<String>) -> Result<Journal> {
         let Self { mut journal, resumed, discarded } = self;
+        journal.state.token = token;
         let State { rejected_path, rejected_bytes, .. } = &journal.state;
         if resumed && *rejected_bytes > 0 {
             journal.rejected = Some(Appended::open(rejected_path, *rejected_bytes)?);
@@ -169,6 +178,7 @@ impl Journal {
             version: VERSION,
             server: asked.server.to_owned(),
             table: asked.table.to_owned(),
+            token: None,
             read: asked.read.clone(),
             files,
             rejected_path: rejected_path.to_owned(),
@@ -375,7 +385,7 @@ mod tests {
             let (state, rejected_path) = (self.at("state"), &self.at("rejected"));
             let (paths, rejected_max) = (&[self.at("in.csv")][..], 3);
             let asked = Asked { server, table, read, paths, rejected_path, rejected_max };
-            Journal::find(Some(&state), &asked, earlier)?.begin()
+            Journal::find(Some(&state), &asked, earlier)?.begin(None)
         }
 
         fn lines(&self) -> usize {

@@ -65,6 +65,8 @@ struct State {
     /// What becomes of the next requests for a family; those after them are done.
     families: VecDeque<Status>,
     made: Vec<String>,
+    /// What tells the table from a later one of its name; none where that is not served.
+    token: Option<&'static str>,
 }
 
 /// The data API of the fake.
@@ -260,6 +262,35 @@ impl tonic::server::UnaryService<admin::ModifyColumnFamiliesRequest> for Admin {
     }
 }
 
+impl tonic::server::UnaryService<admin::GenerateConsistencyTokenRequest> for Admin {
+    type Response = admin::GenerateConsistencyTokenResponse;
+    type Future = BoxFuture<'static, Result<Response<Self::Response>, Status>>;
+
+    fn call(&mut self, _: Request<admin::GenerateConsistencyTokenRequest>) -> Self::Future {
+        let token = self.0.lock().unwrap().token;
+        Box::pin(async move {
+            let token = token.ok_or_else(|| Status::unimplemented("no tokens"))?;
+            let consistency_token = token.to_owned();
+            Ok(Response::new(admin::GenerateConsistencyTokenResponse { consistency_token }))
+        })
+    }
+}
+
+impl tonic::server::UnaryService<admin::CheckConsistencyRequest> for Admin {
+    type Response = admin::CheckConsistencyResponse;
+    type Future = BoxFuture<'static, Result<Response<Self::Response>, Status>>;
+
+    fn call(&mut self, request: Request<admin::CheckConsistencyRequest>) -> Self::Future {
+        let token = self.0.lock().unwrap().token;
+        Box::pin(async move {
+            if token != Some(request.into_inner().consistency_token.as_str()) {
+                return Err(Status::invalid_argument("of another table"));
+            }
+            Ok(Response::new(admin::CheckConsistencyResponse { consistent: true }))
+        })
+    }
+}
+
 macro_rules! served {
     ($service:ty, $name:literal, |$self:ident, $grpc:ident, $request:ident| $($rpc:literal($input:ty) -> $output:ty => $call:expr),+) => {
         impl tonic::server::NamedService for $service {
@@ -299,6 +330,9 @@ served!(Data, "google.bigtable.v2.Bigtable", |this, grpc, request|
 );
 served!(Admin, "google.bigtable.admin.v2.BigtableTableAdmin", |this, grpc, request|
     "GetTable"(admin::GetTableRequest) -> admin::Table => grpc.unary(this, request),
+    "GenerateConsistencyToken"(admin::GenerateConsistencyTokenRequest) -> admin::GenerateConsistencyTokenResponse
+        => grpc.unary(this, request),
+    "CheckConsistency"(admin::CheckConsistencyRequest) -> admin::CheckConsistencyResponse => grpc.unary(this, request),
     "ModifyColumnFamilies"(admin::ModifyColumnFamiliesRequest) -> admin::Table => grpc.unary(this, request)
 );
 
@@ -510,6 +544,23 @@ fn an_import_does_not_go_on_into_a_table_that_is_gone() {
     std::fs::write(place.dir.path().join("rejected.jsonl"), "of another").unwrap();
     let error = run(&Import { state: place.dir.path().join("new"), ..resumed }).unwrap_err();
     assert!(error.to_string().contains("--rejected"), "{error}");
+}
+
+#[test]
+fn an_import_does_not_go_on_in_a_table_that_was_made_anew() {
+    let stop = Stop::default();
+    let plan = [Write::Rows(Vec::new()), Write::Stop(stop.clone())].into_iter().collect();
+    let place = Place::new(State { plan, token: Some("first"), ..State::default() });
+    place.import(8, Earlier::Refuse, &stop).unwrap_err();
+    let resume = |token| {
+        place.state.lock().unwrap().token = Some(token);
+        place.import(8, Earlier::Resume, &Stop::default())
+    };
+    let error = resume("second").unwrap_err().to_string();
+    assert!(error.contains("made anew since") && error.contains("--restart"), "{error}");
+    assert_eq!(place.written(), written(0..4));
+    assert_eq!(resume("first").unwrap().rows, 8);
+    assert_eq!(place.written(), written(0..8));
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::compaction::job::{self, JobOutput};
 use crate::compaction::parts::{Parts, Shared};
 use crate::compaction::pick::{self, Busy, Pick, Reason};
 use crate::compaction::separate::ValueInputs;
+use crate::compaction::shape::LAST_LEVEL;
 use crate::compaction::space::Promise;
 use crate::compaction::split::{self, FILES_PER_PART, PART_BYTES_MAX, PARTS_PER_THREAD};
 use crate::compaction::{Beneath, CompactionSpec};
@@ -22,7 +23,7 @@ use crate::core::EngineMetrics;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::lock;
 use crate::manifest::{SstRef, Version, VersionEdit};
-use crate::options::CompactionStyle;
+use crate::options::{CompactionStyle, CompressionPolicy};
 use crate::pressure::Behind;
 use crate::schema::TabletSchema;
 use crate::setbacks::Work;
@@ -421,7 +422,7 @@ impl Claim {
         if pick.reason == Reason::Expired {
             return self.drop_expired();
         }
-        if pick.is_move() && !self.has_idle_tombstones() {
+        if pick.is_move() && !self.has_idle_tombstones() && !self.is_to_be_smaller() {
             return self.move_down();
         }
         let job = tablet.begin_job();
@@ -682,6 +683,23 @@ impl Claim {
         let tombstones =
             |file: &Arc<SstRef>| view.properties(file).is_some_and(|p| p.tombstones() > 0);
         self.pick.bottommost && self.pick.inputs.iter().any(tombstones)
+    }
+
+    /// Whether the input goes to the last level, whose files are compressed more tightly, and has something to compress: what level
+    /// 0's compression has left of it, keys and all, is less than its values by a tenth. Moved, it would stay as it is until it is old.
+    fn is_to_be_smaller(&self) -> bool {
+        let view = self.tablet.view.load_full();
+        let compresses = |file: &Arc<SstRef>| {
+            let reader = view.file(file.id).and_then(|file| file.reader().cloned());
+            reader.is_ok_and(|reader| {
+                let properties = reader.properties();
+                let left = reader.data_bytes().saturating_sub(properties.padding_bytes);
+                left < properties.value_bytes / 10 * 9
+            })
+        };
+        self.tablet.core.options.compression == CompressionPolicy::Tiered
+            && self.pick.output_level == LAST_LEVEL
+            && self.pick.inputs.iter().any(compresses)
     }
 
     /// A file that overlaps nothing in the next level changes its level by an edit alone.

@@ -9,7 +9,7 @@ use crate::compaction::job::{self, JobContext, JobOutput};
 use crate::compaction::pace::Urgency;
 use crate::compaction::separate::ValueInputs;
 use crate::compaction::{Beneath, CompactionSpec};
-use crate::core::EngineMetrics;
+use crate::core::{Core, EngineMetrics};
 use crate::cursor::Cursor;
 use crate::db::Health;
 use crate::error::{Error, ErrorKind, Result};
@@ -33,6 +33,22 @@ pub(super) struct Retry {
     pause_micros: u64,
     /// Monotonic micros.
     at_micros: u64,
+}
+
+/// While this lives, a thread is in the middle of a merge and has its buffers.
+struct Merging<'a>(&'a Core);
+
+impl<'a> Merging<'a> {
+    fn begin(core: &'a Core) -> Self {
+        core.merges.fetch_add(1, Ordering::Relaxed);
+        Self(core)
+    }
+}
+
+impl Drop for Merging<'_> {
+    fn drop(&mut self) {
+        self.0.merges.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Tablet {
@@ -248,7 +264,9 @@ impl Tablet {
         output_level: u8,
         cuts: &CutRule,
     ) -> Result<JobOutput> {
+        let merging = Merging::begin(&self.core);
         let output = job::run(context, cursors, spec, output_level, cuts)?;
+        drop(merging);
         let has_ssts = !output.files.is_empty();
         let has_values = !output.values.files.is_empty();
         let layout = &self.core.layout;

@@ -381,12 +381,7 @@ impl Tablet {
 
     /// Whether a flush or compaction of it runs.
     pub(crate) fn is_busy(&self) -> bool {
-        self.running_jobs() > 0
-    }
-
-    /// Flushes and compactions of it that run.
-    pub(crate) fn running_jobs(&self) -> usize {
-        self.jobs().running.len()
+        !self.jobs().running.is_empty()
     }
 
     pub(crate) fn is_dropped(&self) -> bool {

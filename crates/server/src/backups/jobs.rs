@@ -121,11 +121,22 @@ impl Backups {
     ) -> Result<prost_types::Any> {
         let gone = || Error::new(Code::Cancelled, format!("backup {name:?} was deleted meanwhile"));
         handle.check_cancelled().inspect_err(|_| self.give_up(name, incarnation))?;
-        let stored = self.resources.get::<BackupRecord>(name);
-        let record = stored.filter(|stored| stored.value.incarnation == incarnation);
-        let table = record.ok_or_else(gone)?.value.table.clone().unwrap_or_default();
+        let of_this = || {
+            let stored = self.resources.get::<BackupRecord>(name);
+            stored.filter(|stored| stored.value.incarnation == incarnation).ok_or_else(gone)
+        };
+        let table = of_this()?.value.table.clone().unwrap_or_default();
         let tablets: Vec<_> = table.tablet_ids().collect();
-        let made = match pollster::block_on(self.engine.create_backup(&tablets)) {
+        let unwanted = || handle.check_cancelled().and_then(|()| of_this().map(drop)).err();
+        // A flush waits for as long as the disk is full, and holds nothing meanwhile that would have to be undone.
+        let made = pollster::block_on(async {
+            tokio::select! {
+                biased;
+                unwanted = self.resources.until(unwanted) => Err(unwanted),
+                made = self.engine.create_backup(&tablets) => Ok(made),
+            }
+        });
+        let made = match made.inspect_err(|_| self.give_up(name, incarnation))? {
             Ok(made) => made,
             Err(error) => {
                 // An engine that has failed is restarted, and goes on with the backup.

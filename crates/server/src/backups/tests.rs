@@ -46,6 +46,11 @@ struct Place {
 }
 
 fn open(files: Arc<dyn Files>, clock: Arc<ManualClock>) -> Place {
+    open_with(files, clock, false)
+}
+
+/// The same whose engine flushes by itself, where asked for.
+fn open_with(files: Arc<dyn Files>, clock: Arc<ManualClock>, background: bool) -> Place {
     let env = Env {
         files: Arc::clone(&files),
         io: Arc::new(InlineIo),
@@ -53,7 +58,7 @@ fn open(files: Arc<dyn Files>, clock: Arc<ManualClock>) -> Place {
         rng: Arc::new(SeededRng::new(clock.now_micros() as u64)),
         spawner: Arc::new(ThreadSpawner),
     };
-    let options = EngineOptions { background: false, ..EngineOptions::default() };
+    let options = EngineOptions { background, ..EngineOptions::default() };
     let engine = Engine::open(env.clone(), Path::new("/data"), options).unwrap();
     let resources = Arc::new(Resources::open(engine.meta()).unwrap());
     let operations = Arc::new(Operations::open(Arc::clone(&resources), engine.clock()));

@@ -30,6 +30,7 @@ use bytes::Bytes;
 use prost::Message;
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_engine::manifest::{MetaChange, MetaExpect, MetaStore};
+use tokio::sync::watch;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::authorized_views::ViewRecord;
@@ -177,6 +178,8 @@ pub struct Resources {
     kinds: Vec<OfKind>,
     /// Held by the one change under way, over its durable part too.
     changing: Mutex<()>,
+    /// Sent to whenever readers see a change, for those who wait for one.
+    changed: watch::Sender<()>,
 }
 
 impl Debug for Resources {
@@ -201,7 +204,7 @@ impl Resources {
             revision: AtomicU64::new(newest),
         };
         let kinds = kinds.into_iter().map(of_kind).collect();
-        Ok(Self { meta, kinds, changing: Mutex::new(()) })
+        Ok(Self { meta, kinds, changing: Mutex::new(()), changed: watch::Sender::new(()) })
     }
 
     /// The resource of a name.
@@ -312,6 +315,19 @@ impl Resources {
         // After all entries: who reads this revision sees the whole change.
         for of_kind in changed {
             of_kind.store(revision, Ordering::Release);
+        }
+        self.changed.send_replace(());
+    }
+
+    /// Waits until resources are as `wanted` finds them: it looks now and after every change.
+    pub async fn until<T>(&self, mut wanted: impl FnMut() -> Option<T>) -> T {
+        let mut changes = self.changed.subscribe();
+        loop {
+            if let Some(found) = wanted() {
+                return found;
+            }
+            // The sender is kept as long as `self`.
+            changes.changed().await.unwrap_or_default();
         }
     }
 

@@ -149,6 +149,33 @@ fn a_file_that_moves_to_the_last_level_without_tombstones_is_not_rewritten() {
 }
 
 #[test]
+fn of_what_was_loaded_in_the_order_of_keys_the_last_level_compresses_what_can_be() {
+    let load = |batch: &dyn Fn(u32) -> RowBatch| {
+        let rig = rig();
+        for row in 0..200 {
+            block_on(rig.tablet.apply(batch(row))).unwrap();
+        }
+        block_on(rig.tablet.flush()).unwrap();
+        rig.move_to(5, false);
+        let before = rig.tablet.version().level(5)[0].clone();
+        rig.move_to(6, true);
+        (before, rig.tablet.version().level(6)[0].clone())
+    };
+    let (before, after) = load(&|row| noisy(&format!("row-{row:04}"), 1000));
+    assert_eq!(before.id, after.id, "moved");
+    let text = |row: u32| {
+        let mut batch = batch(&format!("row-{row:04}"), &["a"]);
+        let words: Vec<_> = (0..60).map(|n| format!("{{\"id\":{},", row * 1_000 + n * n)).collect();
+        let value = words.concat().into();
+        let (family, qualifier) = (FamilyId(1), Bytes::from_static(b"text"));
+        batch.mutations.push(Mutation::Put { family, qualifier, timestamp: 1000, value });
+        batch
+    };
+    let (before, after) = load(&text);
+    assert!(after.bytes < before.bytes / 10 * 9, "{} bytes of {}", after.bytes, before.bytes);
+}
+
+#[test]
 fn files_that_are_dropped_before_their_expiry_is_installed_fail_nothing() {
     let rig = rig();
     rig.write(&["a"]);
@@ -430,6 +457,32 @@ fn a_long_compaction_lends_its_thread_to_a_level_zero_that_is_due() {
     assert_eq!(rig.tablet.version().level(0).len(), 2);
     large.compact_fully().unwrap();
     assert_eq!(rig.tablet.version().level(0).len(), 0, "compacted meanwhile");
+}
+
+#[test]
+fn a_thread_that_is_lent_counts_with_the_memory_of_both_its_compactions() {
+    let (rig, files, _) =
+        rig_on_disk_with(EngineOptions { l0_compaction_files: 2, ..EngineOptions::default() });
+    for _ in 0..2 {
+        rig.write(&["a"]);
+    }
+    let large = rig.engine.create_tablet(RowRange::all()).unwrap();
+    large.set_schema(rig.tablet.schema.load_full().unwrap());
+    write_noise(&large);
+    block_on(large.flush()).unwrap();
+    assert_eq!(rig.engine.memory().jobs, 0);
+    crate::background::lend_threads(&rig.engine);
+    let most = Arc::new(AtomicU64::new(0));
+    let (engine, seen) = (Arc::downgrade(&rig.engine), Arc::clone(&most));
+    files.before_append(Some(Arc::new(move |_, _| {
+        if let Some(engine) = engine.upgrade() {
+            seen.fetch_max(engine.memory().jobs, Ordering::Relaxed);
+        }
+    })));
+    large.compact_fully().unwrap();
+    files.before_append(None);
+    assert_eq!(most.load(Ordering::Relaxed), 2 * crate::options::JOB_BYTES);
+    assert_eq!(rig.engine.memory().jobs, 0);
 }
 
 #[test]

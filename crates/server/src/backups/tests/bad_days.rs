@@ -1,6 +1,7 @@
 //! Backups and restores that a crash, a client, a failing disk or a full one interrupts.
 
 use tepui_engine::cell::RowRange;
+use tepui_engine::error::ErrorKind;
 use tepui_engine::io::CrashMode;
 
 use super::*;
@@ -331,6 +332,32 @@ fn on_a_full_disk_an_instance_goes_whose_backup_was_being_made() {
     place.backups.delete(BACKUP).unwrap();
     delete_instance(instance, &place.backups, &place.tables, &place.operations).unwrap();
     assert!(place.tables.get(TABLE).is_err());
+}
+
+#[test]
+fn a_backup_whose_flush_waits_for_room_on_the_disk_ends_when_it_is_cancelled_or_deleted() {
+    let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    let clock = with_table(Arc::new(faults.clone())).clock;
+    let place = open_with(Arc::new(faults.clone()), clock, true);
+    let full = Fault::new(FaultOp::Create).on_path(".sst").kind(ErrorKind::NoSpace).sticky();
+    faults.inject(full);
+    place.set("row", "to be flushed");
+    let [one, two] = ["one", "two"].map(|id| format!("{CLUSTER}/backups/{id}"));
+    let started =
+        [&one, &two].map(|name| place.backups.create(name, &place.asked(10 * HOUR)).unwrap());
+    place.operations.cancel(&started[0].name).unwrap();
+    place.backups.delete(&two).unwrap();
+    for operation in &started {
+        assert_eq!(response(&place.wait(operation)), Err(i32::from(tonic::Code::Cancelled)));
+    }
+    place.idle();
+    assert!(place.names(&listing(CLUSTER)).0.is_empty());
+    faults.heal();
+    // Until the flush is tried again.
+    place.pass(HOUR);
+    place.make(BACKUP);
+    response(&place.wait(&place.backups.restore(OTHER, BACKUP).unwrap())).unwrap();
+    assert_eq!(place.value(OTHER).unwrap(), "to be flushed");
 }
 
 #[test]
