@@ -106,10 +106,15 @@ impl SstStore {
 
     /// The SST for one more owner; opened where it was not. Damage is logged here and kept for the readers to meet.
     pub(crate) fn open(self: &Arc<Self>, id: FileId) -> Arc<SstFile> {
+        self.open_with(id, false)
+    }
+
+    /// The same; with `pins`, one that is opened now has its index and filter read, and kept.
+    fn open_with(self: &Arc<Self>, id: FileId, pins: bool) -> Arc<SstFile> {
         let known = self.owned(id, None);
         // Read without the lock, which those who let go of files take.
         known.unwrap_or_else(|| {
-            let read = self.read(id);
+            let read = self.read(id, pins);
             self.owned(id, Some(&read)).unwrap_or(read)
         })
     }
@@ -128,9 +133,10 @@ impl SstStore {
         Some(open)
     }
 
-    fn read(self: &Arc<Self>, id: FileId) -> Arc<SstFile> {
+    fn read(self: &Arc<Self>, id: FileId, pins: bool) -> Arc<SstFile> {
         let path = self.layout.sst(id);
-        let reader = SstReader::open(self.env.files.as_ref(), &path, id, Arc::clone(&self.cache));
+        let (files, cache) = (self.env.files.as_ref(), Arc::clone(&self.cache));
+        let reader = SstReader::open_with(files, &path, id, cache, pins);
         if let Err(error) = &reader {
             tracing::error!(file = %path.display(), %error, "SST cannot be opened; its rows fail");
         }
@@ -165,14 +171,16 @@ impl SstStore {
         self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens what a job has written: SSTs, and the value files that they name. Outputs that cannot be read are of no use: all
-    /// of them go.
+    /// Opens what a job has written: SSTs, of which those of the levels that `pins` names have their index and filter kept, and
+    /// the value files that they name. Outputs that cannot be read are of no use: all of them go.
     pub(crate) fn open_outputs(
         self: &Arc<Self>,
         ssts: &[SstRef],
         values: &[FileId],
+        pins: impl Fn(u8) -> bool,
     ) -> Result<Outputs> {
-        let ssts: Vec<_> = ssts.iter().map(|file| self.open(file.id)).collect();
+        let open = |file: &SstRef| self.open_with(file.id, pins(file.level));
+        let ssts: Vec<_> = ssts.iter().map(open).collect();
         let outputs = Outputs { ssts, values: values.to_vec() };
         match outputs.open_error() {
             None => Ok(outputs),
@@ -310,9 +318,8 @@ impl SstFile {
 
     /// Reads its whole index and filter, and keeps them. Blocks.
     pub(crate) fn pin(&self) {
-        let Ok(reader) = &self.reader else { return };
-        if let Err(error) = reader.pin() {
-            tracing::warn!(%error, "an index and filter cannot be kept in memory");
+        if let Ok(reader) = &self.reader {
+            reader.pin_or_tell();
         }
     }
 

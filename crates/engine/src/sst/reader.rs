@@ -18,6 +18,7 @@ use super::index::{IndexBlock, IndexEntry, Level};
 use super::key::separator_row;
 use super::metrics::SstMetrics;
 use super::properties::SstProperties;
+use super::tail::Tail;
 use super::{FORMAT_VERSION, FileId};
 use crate::cache::{BlockCache, Directory, PartitionId, Resident};
 use crate::codec::{Malformed, Parsed};
@@ -65,20 +66,33 @@ impl SstReader {
         id: FileId,
         cache: Arc<dyn BlockCache>,
     ) -> Result<Arc<Self>> {
+        Self::open_with(files, path, id, cache, false)
+    }
+
+    /// The same; with `pins`, what [`Self::pin`] does as well, by the same read where the file is small.
+    pub(crate) fn open_with(
+        files: &dyn Files,
+        path: &Path,
+        id: FileId,
+        cache: Arc<dyn BlockCache>,
+        pins: bool,
+    ) -> Result<Arc<Self>> {
         let file = files.open_immutable(path)?;
         let bytes = file.len()?;
         let damaged = |offset: u64, m: Malformed| Error::corruption(path.display(), offset, m.what);
         let footer_at = bytes
             .checked_sub(FOOTER_LEN as u64)
             .ok_or_else(|| damaged(0, Malformed::whole("too short to be an SST")))?;
-        let footer = file.read_at(footer_at, FOOTER_LEN)?;
+        let end = Arc::clone(&file);
+        let tail = Tail::read(end.as_ref(), bytes, FOOTER_LEN as u64)?;
+        let footer = tail.read_at(footer_at, FOOTER_LEN)?;
         if let Some(version) = Footer::newer_version(&footer, id, footer_at) {
             return Err(Error::newer_version(path.display(), version, FORMAT_VERSION));
         }
         let footer = Footer::decode(&footer, id, footer_at).map_err(|m| damaged(footer_at, m))?;
         let block = |handle: Handle| -> Result<Bytes> {
-            let frame = file.read_at(handle.offset, handle.len as usize)?;
-            // What stays for as long as the file is open must not keep the whole units that a device reads.
+            let frame = tail.read_at(handle.offset, handle.len as usize)?;
+            // What stays for as long as the file is open must not keep all that was read with it.
             open_frame(&frame, id, handle.offset, None, true).map_err(|m| damaged(handle.offset, m))
         };
         let index = |handle: Handle, level| {
@@ -113,12 +127,15 @@ impl SstReader {
         };
         reader.cache.partitions().hold(reader.own_bytes());
         reader.cache.opened(reader.data_memory_bytes());
-        reader.coarse = reader.open_coarse();
+        reader.coarse = reader.open_coarse(&tail);
+        if pins {
+            reader.pin_from(&tail);
+        }
         Ok(Arc::new(reader))
     }
 
     /// Its coarse filter; none where the cache has no room for it, or where it cannot be read, which costs reads and no data.
-    fn open_coarse(&self) -> Option<CoarseFilter> {
+    fn open_coarse(&self, tail: &Tail<'_>) -> Option<CoarseFilter> {
         let told = |error: Error| {
             self.metrics().filter_damaged.increment();
             tracing::error!(%error, "a coarse filter cannot be read; reads go on without");
@@ -128,7 +145,7 @@ impl SstReader {
         if !self.cache.partitions().hold_coarse(bytes) {
             return None;
         }
-        let read = self.read_coarse().map_err(told).ok().flatten();
+        let read = self.coarse_from(tail).map_err(told).ok().flatten();
         if read.is_none() {
             self.cache.partitions().release_coarse(bytes);
         }
@@ -143,8 +160,12 @@ impl SstReader {
 
     /// Reads its coarse filter, if it has one. Blocks.
     pub(super) fn read_coarse(&self) -> Result<Option<CoarseFilter>> {
+        self.coarse_from(&Tail::none(self.file.as_ref()))
+    }
+
+    fn coarse_from(&self, tail: &Tail<'_>) -> Result<Option<CoarseFilter>> {
         let Some(handle) = self.coarse_handle()? else { return Ok(None) };
-        let frame = self.file.read_at(handle.offset, handle.len as usize)?;
+        let frame = tail.read_at(handle.offset, handle.len as usize)?;
         open_frame(&frame, self.id, handle.offset, None, true)
             .and_then(|bits| CoarseFilter::new(bits, handle))
             .map(Some)

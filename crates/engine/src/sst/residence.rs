@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::block::{BLOCK_OVERHEAD_BYTES, BlockKind};
 use super::footer::Handle;
 use super::reader::SstReader;
+use super::tail::Tail;
 use crate::cache::{DataSlots, PartitionId, SLOT_BYTES};
 use crate::error::Result;
 
@@ -107,6 +108,22 @@ impl SstReader {
     /// budget does not allow it. Blocks for a read of about 2 % of the file, in pieces of a megabyte. What
     /// cannot be read is left to the reads that need it.
     pub(crate) fn pin(&self) -> Result<bool> {
+        self.pin_with(&Tail::none(self.file().as_ref()))
+    }
+
+    /// The same; why it cannot be is told in the log.
+    pub(crate) fn pin_or_tell(&self) {
+        self.pin_from(&Tail::none(self.file().as_ref()));
+    }
+
+    /// The same by what was read already.
+    pub(super) fn pin_from(&self, tail: &Tail<'_>) {
+        if let Err(error) = self.pin_with(tail) {
+            tracing::warn!(%error, "an index and filter cannot be kept in memory");
+        }
+    }
+
+    fn pin_with(&self, tail: &Tail<'_>) -> Result<bool> {
         if self.is_pinned() {
             return Ok(true);
         }
@@ -117,7 +134,7 @@ impl SstReader {
         wanted.retain(|(id, _)| self.directory.peek(*id).is_none());
         wanted.sort_by_key(|(_, handle)| handle.offset);
         for run in runs(wanted) {
-            let read = self.file().read_at(run.offset, (run.end - run.offset) as usize);
+            let read = tail.read_at(run.offset, (run.end - run.offset) as usize);
             for (id, handle) in &run.members {
                 let kept = read.clone().and_then(|bytes| self.keep(&run, *id, *handle, &bytes));
                 if let Err(error) = kept {

@@ -292,14 +292,9 @@ impl Tablet {
     /// Opens what a job has written, and reads the indexes and filters that are to be pinned, before locks are taken to install
     /// it.
     pub(super) fn open_outputs(&self, output: &JobOutput) -> Result<Outputs> {
-        let opened = self.core.store.open_outputs(&output.files, &output.values.files)?;
-        let view = self.view.load();
-        for (sst, file) in output.files.iter().zip(&opened.ssts) {
-            if view.shape.at_rest.pins(sst.level, self.core.options.pinned_levels) {
-                file.pin();
-            }
-        }
-        Ok(opened)
+        let shape = Arc::clone(&self.view.load().shape);
+        let pins = |level| shape.at_rest.pins(level, self.core.options.pinned_levels);
+        self.core.store.open_outputs(&output.files, &output.values.files, pins)
     }
 
     /// The error of a job that was told to stop.

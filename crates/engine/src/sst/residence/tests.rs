@@ -1,12 +1,12 @@
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::FutureExt;
 
 use crate::cache::{BlockCache, QuickBlockCache};
 use crate::cell::{FamilyId, Kind, encode_key};
-use crate::io::Files;
+use crate::io::{FaultFiles, Files};
 use crate::sst::frame::TRAILER_LEN;
 use crate::sst::testing::{Sample, TestFiles, look_up_with};
 use crate::sst::{
@@ -74,6 +74,23 @@ fn the_first_read_of_a_row_in_a_pinned_file_loads_its_data_block_alone() {
     assert_eq!(cache.sst_metrics().blocks_read.get(), read);
     drop(reader);
     assert_eq!(cache.stats().pinned_bytes, 0);
+}
+
+#[test]
+fn one_read_opens_a_small_file_and_keeps_its_index_and_filter() {
+    let files = TestFiles::default();
+    write(&files);
+    let files = FaultFiles::new(Arc::new(files));
+    let reads = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&reads);
+    files.before_read(Some(Arc::new(move |_| {
+        seen.fetch_add(1, Ordering::Relaxed);
+    })));
+    let cache = Arc::new(QuickBlockCache::new(1 << 20)) as Arc<dyn BlockCache>;
+    let reader = SstReader::open_with(&files, Path::new(PATH), ID, cache, true).unwrap();
+    assert_eq!(reads.load(Ordering::Relaxed), 1);
+    let memory = reader.index_memory();
+    assert_eq!(memory.pinned_bytes, memory.partition_bytes_all);
 }
 
 #[test]
