@@ -629,9 +629,9 @@ impl Part<'_> {
                 return Ok(Some((rows, cells, unfinished.finish(&file)?)));
             };
             for row in chunk {
-                rows += 1;
-                cells += row.cells.len() as u64;
-                sink.write(&row)?;
+                let written = sink.write(&row)? as u64;
+                rows += u64::from(written > 0);
+                cells += written;
             }
         }
         Ok(None)

@@ -80,7 +80,8 @@ pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
             for entry in std::fs::read_dir(path).map_err(|e| failed("read", path, &e))? {
                 let entry = entry.map_err(|e| failed("read", path, &e))?.path();
                 let hidden = entry.file_name().is_some_and(is_hidden);
-                if entry.is_file() && !hidden && !is_unfinished(&entry) && !is_own(&entry) {
+                let meant = !hidden && !is_unfinished(&entry) && !is_own(&entry);
+                if meant && is_file(&entry)? {
                     files.push(entry);
                 }
                 check_count(&files)?;
@@ -105,8 +106,8 @@ pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
                 .map_err(|error| Error::failed(format!("pattern {name:?}: {error}")))?;
             for entry in found {
                 let entry = entry.map_err(|error| Error::failed(error.to_string()))?;
-                let meant = !hidden.has(&entry) && !is_unfinished(&entry);
-                if entry.is_file() && meant && !is_own(&entry) {
+                let meant = !hidden.has(&entry) && !is_unfinished(&entry) && !is_own(&entry);
+                if meant && is_file(&entry)? {
                     files.push(entry);
                 }
                 check_count(&files)?;
@@ -120,6 +121,12 @@ pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
     files.sort();
     files.dedup();
     Ok(files)
+}
+
+/// Whether a name that was found is a file's; an error where that cannot be told, as of a link to what is not there: left out
+/// without a word, its rows would be missing.
+fn is_file(path: &Path) -> Result<bool> {
+    path.metadata().map(|found| found.is_file()).map_err(|error| failed("read", path, &error))
 }
 
 /// Whether a name is one that tools keep to themselves.
@@ -523,6 +530,17 @@ mod tests {
         assert_eq!(expand(&[name("_*"), name(".hidden")], &[]).unwrap().len(), 2);
         for wrong in ["*.unfinished", "c.avro.unfinished"] {
             assert!(expand(&[name(wrong)], &[]).is_err(), "{wrong}");
+        }
+        #[cfg(unix)]
+        {
+            // A link to what was not fetched, say: without its rows the import would not be whole.
+            std::os::unix::fs::symlink(at("elsewhere"), at("d.avro")).unwrap();
+            for names in [whole.to_vec(), vec![name("*.avro")]] {
+                let error = expand(&names, &[]).unwrap_err().to_string();
+                assert!(error.contains("d.avro"), "{error}");
+            }
+            std::fs::rename(at("d.avro"), at(".d.avro")).unwrap();
+            assert_eq!(expand(&whole, &[]).unwrap(), both);
         }
         // Those of a job that has not ended.
         std::fs::create_dir_all(at("_temporary/0")).unwrap();

@@ -129,6 +129,10 @@ fn a_selection_is_exported() {
         lines(&["--prefix=row-002", "--families=f", "--columns=f:a"]).lines().count(),
         2 + 10
     );
+    // What has no column is not counted as exported.
+    let args = ["one", "--format=csv", "--start=row-0003", "--end=row-0005", "--columns=f:a"];
+    let text = place.ok("export", "t", &args);
+    assert!(text.contains("exported 2 rows, 2 cells"), "{text}");
     assert!(lines(&["--families=g"]).starts_with(",g\n,\"c,1\"\n"));
     for (args, word) in [
         (&["--families=x"][..], "no family"),

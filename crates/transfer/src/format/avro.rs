@@ -514,9 +514,10 @@ impl Serialize for OneCell<'_> {
 }
 
 impl Sink for Writer {
-    fn write(&mut self, row: &Row) -> Result<()> {
+    fn write(&mut self, row: &Row) -> Result<usize> {
         let appended = self.writer.append_ser(Fields(row));
-        appended.map(drop).map_err(|error| Error::failed(format!("Avro: {error}")))
+        appended.map_err(|error| Error::failed(format!("Avro: {error}")))?;
+        Ok(row.cells.len())
     }
 
     fn finish(self: Box<Self>) -> Result<File> {

@@ -285,9 +285,9 @@ impl Writer {
 }
 
 impl Sink for Writer {
-    fn write(&mut self, row: &Row) -> Result<()> {
+    fn write(&mut self, row: &Row) -> Result<usize> {
         self.fields.fill(None);
-        let mut any = false;
+        let mut cells = 0;
         for cell in &row.cells {
             let columns = self.places.get(&cell.family);
             let place = columns.and_then(|columns| columns.get(cell.qualifier.as_ref()));
@@ -298,18 +298,19 @@ impl Sink for Writer {
                     value.extend_from_slice(format!("@{}", cell.timestamp_micros).as_bytes());
                 }
                 *field = Some(value);
-                any = true;
+                cells += 1;
             }
         }
-        if !any {
-            return Ok(());
+        if cells == 0 {
+            return Ok(0);
         }
         let mut line = ByteRecord::new();
         line.push_field(&row.key);
         for field in &self.fields {
             line.push_field(field.as_deref().unwrap_or_default());
         }
-        self.writer.write_byte_record(&line).map_err(|e| Error::failed(e.to_string()))
+        self.writer.write_byte_record(&line).map_err(|e| Error::failed(e.to_string()))?;
+        Ok(cells)
     }
 
     fn finish(self: Box<Self>) -> Result<File> {

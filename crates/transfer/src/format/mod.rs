@@ -91,8 +91,8 @@ pub trait Source {
 
 /// Writes the rows of one file.
 pub trait Sink {
-    /// Adds a row.
-    fn write(&mut self, row: &Row) -> Result<()>;
+    /// Adds a row; how many of its cells the format has a place for. A row without any is left out.
+    fn write(&mut self, row: &Row) -> Result<usize>;
 
     /// Writes what is buffered and ends the file.
     fn finish(self: Box<Self>) -> Result<files::File>;

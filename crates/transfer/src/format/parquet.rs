@@ -318,7 +318,7 @@ fn binary(
 }
 
 impl Sink for Writer {
-    fn write(&mut self, row: &Row) -> Result<()> {
+    fn write(&mut self, row: &Row) -> Result<usize> {
         let group = &mut self.group;
         group.bytes += row.wire_bytes();
         group.keys.push(row.key.clone().into());
@@ -334,7 +334,10 @@ impl Sink for Writer {
             group.definition.push(1);
             group.repetition.push(i16::from(index > 0));
         }
-        if group.bytes >= ROW_GROUP_BYTES { self.flush() } else { Ok(()) }
+        if group.bytes >= ROW_GROUP_BYTES {
+            self.flush()?;
+        }
+        Ok(row.cells.len())
     }
 
     fn finish(mut self: Box<Self>) -> Result<File> {

@@ -97,6 +97,31 @@ mod tests {
         bytes
     }
 
+    #[test]
+    fn a_count_that_is_less_than_a_block_has_is_damage() {
+        let cell = Cell {
+            family: "f".to_owned(),
+            qualifier: "q".into(),
+            timestamp_micros: 1000,
+            value: "v".into(),
+        };
+        let row = |key: u8| Row { key: vec![key].into(), cells: vec![cell.clone()] };
+        let whole = written(&[b'a', b'b', b'c'].map(row));
+        assert_eq!(records(&whole).len(), 3);
+        let block = [&[0xFF; 4][..], &[7; SYNC_BYTES]].concat();
+        let count =
+            whole.windows(block.len()).position(|found| found == block).unwrap() + block.len();
+        assert_eq!(whole[count], 3);
+        for fewer in 0..3 {
+            let mut bytes = whole.clone();
+            bytes[count] = fewer;
+            let mut reader = Reader::open(bytes.as_slice()).unwrap();
+            let ended =
+                std::iter::from_fn(|| reader.read_record().transpose()).find_map(Result::err);
+            assert!(ended.unwrap().to_string().contains("more records than it says"), "{fewer}");
+        }
+    }
+
     /// The records of a file, raw.
     fn records(bytes: &[u8]) -> Vec<(bytes::Bytes, bytes::Bytes)> {
         let mut reader = Reader::open(bytes).unwrap();

@@ -121,6 +121,7 @@ impl<R: Read> Reader<R> {
 
     fn of_block(&mut self, codec: Codec) -> Result<Option<(Bytes, Bytes)>> {
         while self.block.records == 0 {
+            self.block.check_used_up()?;
             match number_or_end(&mut self.input)? {
                 None => return Ok(None),
                 Some(SYNC_ESCAPE) => self.sync_mark()?,
@@ -153,6 +154,19 @@ impl<R: Read> Reader<R> {
         let found: [u8; SYNC_BYTES] = array(&mut self.input)?;
         if found != self.sync {
             return Err(damaged("a sync mark is not the file's"));
+        }
+        Ok(())
+    }
+}
+
+impl Block {
+    /// An error where there is more in it than as many records as it says: the count is under no checksum.
+    fn check_used_up(&self) -> Result<()> {
+        let lengths_left = [&self.key_lengths, &self.value_lengths]
+            .iter()
+            .any(|lengths| lengths.position() < lengths.get_ref().len() as u64);
+        if lengths_left || !self.keys.is_empty() || !self.values.is_empty() {
+            return Err(damaged("a block has more records than it says"));
         }
         Ok(())
     }

@@ -104,7 +104,7 @@ impl Decoder {
         let hidden = self.hidden.insert(hidden);
         let live = cells.into_iter().filter(|cell| kind(cell) == PUT && !hidden.has(cell));
         let cells = live.map(cell).collect::<Result<_, _>>()?;
-        Ok(Row { key, cells })
+        Ok(Row { key: copied(&key), cells })
     }
 }
 
@@ -141,10 +141,15 @@ fn cell(cell: CellProto) -> Result<Cell, String> {
     let timestamp_micros = timestamp_micros.ok_or("a timestamp beyond what Bigtable has")?;
     Ok(Cell {
         family,
-        qualifier: cell.qualifier.unwrap_or_default(),
+        qualifier: copied(&cell.qualifier.unwrap_or_default()),
         timestamp_micros,
-        value: cell.value.unwrap_or_default(),
+        value: copied(&cell.value.unwrap_or_default()),
     })
+}
+
+/// What is a part of its block, which it would keep: whoever counts a row's bytes does not count that.
+fn copied(part: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(part)
 }
 
 /// A cell without a type is a put: HBase leaves out what is the default.

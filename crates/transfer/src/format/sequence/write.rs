@@ -90,7 +90,7 @@ impl Writer {
 }
 
 impl Sink for Writer {
-    fn write(&mut self, row: &Row) -> Result<()> {
+    fn write(&mut self, row: &Row) -> Result<usize> {
         let result = result::of_row(row);
         let length = result.encoded_len();
         let length = length_delimiter_len(length) + length;
@@ -112,7 +112,10 @@ impl Sink for Writer {
         result.encode_length_delimited(&mut self.values).map_err(failed)?;
         vint::put(&mut self.value_lengths, length as i64);
         self.records += 1;
-        if self.keys.len() + self.values.len() >= BLOCK_BYTES { self.flush() } else { Ok(()) }
+        if self.keys.len() + self.values.len() >= BLOCK_BYTES {
+            self.flush()?;
+        }
+        Ok(row.cells.len())
     }
 
     fn finish(mut self: Box<Self>) -> Result<File> {
