@@ -42,13 +42,19 @@ pub fn run(args: &Args) -> Result<()> {
     if report.opens() {
         return Ok(());
     }
+    if let Some(error) = report.stopped {
+        return Err(error.into());
+    }
     let verb = if args.dry_run { "would not open" } else { "does not open" };
     Err(Error::internal(format!("{} {verb} after this repair", args.dir.display())))
 }
 
 /// The report, for people.
 fn text(args: &Args, report: &RepairReport) -> String {
-    let verdict = format!("{}: {}", args.dir.display(), report.after);
+    let verdict = match report.stopped {
+        None => format!("{}: {}", args.dir.display(), report.after),
+        Some(_) => format!("{}: stopped before its end", args.dir.display()),
+    };
     if report.before.is_whole() && !report.has_changes() {
         return format!("nothing to repair\n{verdict}\n");
     }

@@ -179,6 +179,9 @@ impl Engine {
             ),
             _ => error,
         })?;
+        if let Some(unfinished) = layout.unfinished_repair(files.as_ref())? {
+            return Err(unfinished);
+        }
         identity::check_or_create(&env, &layout)?;
         for sub in [
             layout.meta(),
@@ -528,9 +531,10 @@ impl Engine {
         &self.cache
     }
 
-    /// Bytes of memory of the indexes and filters of all SSTs that stay as long as these are open, beside their partitions.
+    /// Bytes of memory of the indexes and filters of all SSTs that stay as long as these are open, beside their partitions. A file that
+    /// several tablets share counts once, and one that nobody names any more for as long as it is read.
     pub fn resident_index_bytes(&self) -> u64 {
-        self.tablets().iter().map(|tablet| tablet.resident_index_bytes()).sum()
+        self.cache.partitions().held_bytes()
     }
 
     /// Memory for the indexes and filters of all SSTs. Looks at each of their partitions: for benchmarks and tests, and

@@ -11,6 +11,7 @@
 //! DIR/values/<file>.val                  value files of all tablets, numbered like SSTs
 //! DIR/backups/BACKUP-<n>                 one file per backup, written once
 //! DIR/lost/                              what `tepui repair` set aside
+//! DIR/REPAIR                             empty; while a repair is under way, and after one that did not come to its end
 //! ```
 //! Numbers are 16 hex digits, so that name order is number order.
 
@@ -51,6 +52,19 @@ impl Layout {
     /// The file that says which format the directory has.
     pub fn identity(&self) -> PathBuf {
         self.root.join("IDENTITY")
+    }
+
+    /// What is there while a repair is under way.
+    pub fn repair(&self) -> PathBuf {
+        self.root.join("REPAIR")
+    }
+
+    /// That a repair did not come to its end, if it did not: by then nothing may name files that it had yet to set aside.
+    pub(crate) fn unfinished_repair(&self, files: &dyn Files) -> Result<Option<Error>> {
+        let path = self.repair();
+        let what = "a repair of this directory was interrupted: run `tepui repair` to its end. (Without this file a server starts with \
+                    what is there, and removes what the repair had yet to set aside)";
+        Ok(files.exists(&path)?.then(|| Error::corruption(path.display(), 0, what)))
     }
 
     /// The meta store's directory.

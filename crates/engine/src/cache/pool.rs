@@ -335,6 +335,11 @@ impl PartitionPool {
         self.settle(ring);
     }
 
+    /// Bytes that stay as long as files are open: their top-level indexes, dictionaries and coarse filters.
+    pub fn held_bytes(&self) -> u64 {
+        self.lock().held_bytes
+    }
+
     /// Figures.
     pub fn bytes(&self) -> PartitionBytes {
         self.lock().bytes

@@ -157,6 +157,9 @@ pub(super) fn check_locked(
         verified: HashMap::new(),
         values: ValueReaders::new(files, layout),
     };
+    if let Some(unfinished) = layout.unfinished_repair(files)? {
+        check.damage(&layout.repair(), unfinished);
+    }
     if let Err(error) = identity::check(env, layout) {
         check.damage(&layout.identity(), error);
     }

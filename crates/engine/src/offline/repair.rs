@@ -123,6 +123,8 @@ pub struct RepairReport {
     pub set_aside: Vec<(PathBuf, PathBuf)>,
     /// What could not be repaired, and what to do about it.
     pub open: Vec<String>,
+    /// Why it ended before its end, if it did: the other figures are of what it had done by then.
+    pub stopped: Option<Error>,
     /// The check before.
     pub before: CheckReport,
     /// The check after.
@@ -137,7 +139,7 @@ impl RepairReport {
 
     /// Whether the directory can be opened now.
     pub fn opens(&self) -> bool {
-        self.open.is_empty() && self.after.is_whole()
+        self.stopped.is_none() && self.open.is_empty() && self.after.is_whole()
     }
 }
 
@@ -157,7 +159,8 @@ pub(super) struct Repair<'a> {
 }
 
 /// Repairs the directory. Blocks. `Locked` while a server uses it; `InvalidArgument` where a file was written by
-/// a newer version, which is no damage; `Io` or `Exhausted` where one cannot be read now. On an error the repair is unfinished and can be run again.
+/// a newer version, which is no damage; `Io` or `Exhausted` where one cannot be read now. What stops it once it has changed something
+/// is in its report. Until one has come to its end, the directory does not open.
 pub fn repair(
     env: &Env,
     dir: &Path,
@@ -166,7 +169,7 @@ pub fn repair(
     progress: Progress<'_>,
 ) -> Result<RepairReport> {
     let (layout, _lock) = open_dir(env, dir, !options.dry_run)?;
-    repair_locked(env, &layout, catalog, options, progress).map_err(advised)
+    repair_locked(env, &layout, catalog, options, progress)
 }
 
 fn repair_locked(
@@ -180,28 +183,40 @@ fn repair_locked(
     if options.dry_run {
         env.files = Arc::new(OverlayFiles::new(Arc::clone(&env.files)));
     }
-    let before = check_locked(&env, layout, catalog, progress)?;
+    let before = check_locked(&env, layout, catalog, progress).map_err(advised)?;
     if let Some(finding) = before.newer_version() {
         let text = format!("{finding}; nothing was changed");
         return Err(Error::new(ErrorKind::InvalidArgument, text));
     }
     if let Some(finding) = before.damage.iter().find(|finding| !is_damage(&finding.error)) {
-        return Err(finding.error.clone());
+        return Err(advised(finding.error.clone()));
     }
     let report = RepairReport { before, ..RepairReport::default() };
     let mut repair = Repair { env, layout, catalog, report, next_id: 0, forgot: false };
     repair.remove_unfinished_values()?;
     let before = &repair.report.before;
-    if !before.is_whole() || !before.unnamed.is_empty() {
-        repair.run()?;
+    let is_wanted = !before.is_whole() || !before.unnamed.is_empty();
+    if is_wanted && let Err(error) = repair.run_to_its_end() {
+        return stopped(repair.report, error);
     }
     let Repair { env, mut report, .. } = repair;
-    report.after = if report.before.is_whole() && !report.has_changes() {
-        report.before.clone()
-    } else {
-        check_locked(&env, layout, catalog, progress)?
-    };
-    Ok(report)
+    if report.before.is_whole() && !report.has_changes() {
+        report.after = report.before.clone();
+        return Ok(report);
+    }
+    match check_locked(&env, layout, catalog, progress) {
+        Ok(after) => Ok(RepairReport { after, ..report }),
+        Err(error) => stopped(report, error),
+    }
+}
+
+/// The end of a repair that an error stopped: what it has done is told all the same, as nobody finds it again.
+fn stopped(report: RepairReport, error: Error) -> Result<RepairReport> {
+    let error = advised(error);
+    if report.has_changes() {
+        return Ok(RepairReport { stopped: Some(error), ..report });
+    }
+    Err(error)
 }
 
 /// Whether an error of reading says that bytes are gone. One of the device does not, nor does a want of open files or memory: the
@@ -218,11 +233,15 @@ fn advised(error: Error) -> Error {
              goes on behind what cannot be read (ddrescue), and repair the copy"
         }
         ErrorKind::Exhausted => "",
-        _ => return error,
+        _ => {
+            let text =
+                format!("{error}; run the repair again, to its end, before a server is started");
+            return Error::new(error.kind(), text);
+        }
     };
     let text = format!(
-        "{error}; this was not taken for damage, and nothing was given up for it. Run the repair again before a \
-         server is started{then}"
+        "{error}; this was not taken for damage, and nothing was given up for it. Run the repair again, to its end, \
+         before a server is started{then}"
     );
     Error::new(error.kind(), text)
 }
@@ -234,6 +253,18 @@ impl Repair<'_> {
 
     pub(super) fn did(&mut self, what: impl fmt::Display) {
         self.report.actions.push(what.to_string());
+    }
+
+    /// Says in the directory that a repair is under way: a start would remove what it has yet to set aside.
+    fn run_to_its_end(&mut self) -> Result<()> {
+        let (files, path) = (self.files(), self.layout.repair());
+        if !files.exists(&path)? {
+            files.create(&path)?.sync()?;
+            files.sync_dir(self.layout.root())?;
+        }
+        self.run()?;
+        files.remove(&path)?;
+        files.sync_dir(self.layout.root())
     }
 
     fn run(&mut self) -> Result<()> {

@@ -289,6 +289,8 @@ impl Repair<'_> {
         let mut writer = SstWriter::new(files.create(&path)?, &path, id, options, created);
         let mut lost = Vec::new();
         let mut lost_values: BTreeMap<FileId, Vec<Lost>> = BTreeMap::new();
+        // The file of the value that the last record lacked. A whole file of values may be gone, which is one loss and not a million.
+        let mut in_a_row = None;
         let mut records: u64 = 0;
         reader.walk(true, &mut |piece| match piece {
             Piece::Record(_, entry) => {
@@ -296,9 +298,15 @@ impl Repair<'_> {
                     if !is_damage(&value.error) {
                         return Err(value.error);
                     }
-                    lost_values.entry(file).or_default().push(value);
+                    let of_file = lost_values.entry(file).or_default();
+                    match of_file.last_mut().filter(|_| in_a_row == Some(file)) {
+                        Some(last) => last.join(value),
+                        None => of_file.push(value),
+                    }
+                    in_a_row = Some(file);
                     return Ok(());
                 }
+                in_a_row = None;
                 records += 1;
                 writer.add(entry.key, entry.value)
             }

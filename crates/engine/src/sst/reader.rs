@@ -40,13 +40,15 @@ pub struct SstReader {
     properties: SstProperties,
     top: IndexBlock,
     filters: Option<IndexBlock>,
+    /// Why it has no filter index in memory although there is one in the file.
+    filters_lost: Option<Box<Error>>,
     coarse: Option<CoarseFilter>,
     dictionary: Option<DecoderDictionary<'static>>,
     cache: Arc<dyn BlockCache>,
     pub(super) directory: Arc<Directory>,
     /// Bytes promised for its partitions while they are pinned; 0 until that was reckoned.
     pub(super) reserved_bytes: AtomicU64,
-    /// Whether it was said that a filter partition is damaged.
+    /// Whether it was said that a filter is damaged.
     filter_told: Once,
 }
 
@@ -59,7 +61,7 @@ impl fmt::Debug for SstReader {
 impl SstReader {
     /// Opens a file: verifies and keeps its footer, properties, dictionary and top-level indexes, and its coarse filter. Blocks.
     /// A file that is not an SST, is damaged, was cut short, or is another file than `id`, is `Corruption`; one that a newer
-    /// version wrote is `InvalidArgument`.
+    /// version wrote is `InvalidArgument`. One whose filters alone cannot be read is open without.
     pub fn open(
         files: &dyn Files,
         path: &Path,
@@ -101,7 +103,10 @@ impl SstReader {
         let properties = SstProperties::decode(&block(footer.properties)?)
             .map_err(|m| damaged(footer.properties.offset, m))?;
         let top = index(footer.top_index, Level::Top)?;
-        let filters = footer.filter_index.map(|h| index(h, Level::Filter)).transpose()?;
+        // It holds no data: reads go on without.
+        let filters = footer.filter_index.map(|h| index(h, Level::Filter)).transpose();
+        let (filters, filters_lost) =
+            filters.map_or_else(|e| (None, Some(Box::new(e))), |f| (f, None));
         let dictionary = match footer.dictionary {
             None => None,
             Some(handle) => Some(DecoderDictionary::try_copy(&block(handle)?).map_err(|_| {
@@ -118,6 +123,7 @@ impl SstReader {
             properties,
             top,
             filters,
+            filters_lost,
             coarse: None,
             dictionary,
             cache,
@@ -127,6 +133,9 @@ impl SstReader {
         };
         reader.cache.partitions().hold(reader.own_bytes());
         reader.cache.opened(reader.data_memory_bytes());
+        if let Some(error) = reader.filters_lost() {
+            reader.filter_is_damaged(error);
+        }
         reader.coarse = reader.open_coarse(&tail);
         if pins {
             reader.pin_from(&tail);
@@ -339,6 +348,11 @@ impl SstReader {
         Error::corruption(self.path.display(), offset, what)
     }
 
+    /// Why the file is read without the filters that it has, if it is.
+    pub(super) fn filters_lost(&self) -> Option<&Error> {
+        self.filters_lost.as_deref()
+    }
+
     /// Damage found in the top-level index.
     pub(super) fn at_top<T>(&self, parsed: Parsed<T>) -> Result<T> {
         parsed.map_err(|m| self.damaged(self.footer.top_index.offset, m.what))
@@ -450,11 +464,11 @@ impl SstReader {
         &self.cache
     }
 
-    /// A filter partition cannot be used. It holds no data: reads go on without, and it is said once.
+    /// A filter partition, or the index of all, cannot be used. It holds no data: reads go on without, and it is said once.
     pub(super) fn filter_is_damaged(&self, error: &Error) {
         self.metrics().filter_damaged.increment();
         self.filter_told.call_once(|| {
-            tracing::error!(%error, "a filter partition is damaged; reads of its rows look at the data instead");
+            tracing::error!(%error, "a filter is damaged; reads of its rows look at the data instead");
         });
     }
 

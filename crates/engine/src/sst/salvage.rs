@@ -16,7 +16,7 @@ use serde::{Serialize, Serializer};
 
 use super::block::BlockKind;
 use super::footer::Handle;
-use super::index::IndexEntry;
+use super::index::{IndexBlock, IndexEntry};
 use super::key::separator_row;
 use super::reader::SstReader;
 use crate::cell::{KeyView, encode_suffix};
@@ -85,6 +85,17 @@ pub struct Lost {
     pub error: Error,
 }
 
+impl Lost {
+    /// Takes in what comes next in the order of rows.
+    pub(crate) fn join(&mut self, next: Self) {
+        let end = (self.offset + self.bytes).max(next.offset + next.bytes);
+        self.offset = self.offset.min(next.offset);
+        self.bytes = end - self.offset;
+        self.records += next.records;
+        self.to_row = next.to_row;
+    }
+}
+
 /// A step of [`SstReader::walk`].
 #[derive(Debug)]
 pub enum Piece<'a> {
@@ -145,9 +156,14 @@ impl SstReader {
             walk.partition(&top, &separator, data_start, last)?;
             data_start = top.data_end;
         }
-        let Some(filters) = self.filters() else { return Ok(()) };
-        for at in 0..filters.len() {
-            let handle = self.at_filters(filters.entry(at, self.blocks_end()))?.handle;
+        if let Some(error) = self.filters_lost() {
+            let handle = self.footer().filter_index.unwrap_or_default();
+            walk.filter_lost(handle, error.clone())?;
+        }
+        let entry = |filters: &IndexBlock, at| filters.entry(at, self.blocks_end());
+        for at in 0..self.filters().map_or(0, IndexBlock::len) {
+            let found = self.filters().map(|filters| entry(filters, at)).transpose();
+            let Some(IndexEntry { handle, .. }) = self.at_filters(found)? else { break };
             let (offset, bytes) = place(handle);
             match self.read_block(handle, BlockKind::Filter) {
                 Ok(_) => (walk.on)(Piece::Filter(offset, bytes))?,

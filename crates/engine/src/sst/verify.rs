@@ -20,11 +20,12 @@ impl SstReader {
     /// blocks, separators, the figures of the index, the properties, and that the filter knows every record.
     /// `progress` is called with the bytes read by each step.
     pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<()> {
-        // The file may be open without it. Where it is damaged, the data comes first.
+        // The file may be open without them. Where they are damaged, the data comes first.
         let (coarse, damage) = match self.read_coarse() {
             Ok(coarse) => (coarse, None),
             Err(error) => (None, Some(error)),
         };
+        let damage = self.filters_lost().cloned().or(damage);
         let mut check = Check {
             reader: self,
             coarse,

@@ -304,13 +304,6 @@ impl Tablet {
         FilterComparison::new(readers.collect())
     }
 
-    /// Bytes of memory of the indexes and filters of its SSTs that stay as long as these are open.
-    pub fn resident_index_bytes(&self) -> u64 {
-        let view = self.view.load();
-        let readers = view.files.values().filter_map(|file| file.reader().ok());
-        readers.map(|reader| reader.resident_bytes()).sum()
-    }
-
     /// Memory for the indexes and filters of its SSTs.
     pub fn index_memory(&self) -> IndexMemory {
         let mut sum = IndexMemory::default();

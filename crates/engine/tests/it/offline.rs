@@ -347,7 +347,9 @@ fn what_an_interrupted_repair_had_begun_of_a_value_file_goes_with_the_next() {
         environment.files = Arc::new(faulty);
         let catalog: offline::CatalogReader<'_> = &read_catalog;
         let options = RepairOptions::default();
-        offline::repair(&environment, dir(), Some(catalog), options, &mut |_, _| {}).unwrap_err();
+        let stopped = offline::repair(&environment, dir(), Some(catalog), options, &mut |_, _| {});
+        assert!(stopped.unwrap().stopped.is_some());
+        assert_no_start(&place.files);
         let begun = path.with_extension("new");
         assert!(place.files.contents(&begun).is_ok());
         if mended {
@@ -777,9 +779,13 @@ fn what_a_catalog_forgot_in_an_interrupted_repair_is_set_aside_by_the_next() {
         environment.files = Arc::new(faulty);
         let catalog: offline::CatalogReader<'_> = &read_catalog;
         let options = RepairOptions::default();
-        offline::repair(&environment, dir(), Some(catalog), options, &mut |_, _| {}).unwrap_err();
+        let stopped = offline::repair(&environment, dir(), Some(catalog), options, &mut |_, _| {});
+        let stopped = stopped.unwrap();
+        assert!(!stopped.opens() && stopped.stopped.unwrap().message().contains("to its end"));
+        assert!(!stopped.lost.is_empty(), "what it had found is told once, and now");
+        assert_no_start(&place.files);
         let found = check(&place.files);
-        assert!(found.is_whole() && !found.unnamed.is_empty(), "{found}");
+        assert!(found.damage.len() == 1 && !found.unnamed.is_empty(), "{found}");
 
         let dry = repair(&place.files, true);
         let report = repair(&place.files, false);
@@ -789,6 +795,14 @@ fn what_a_catalog_forgot_in_an_interrupted_repair_is_set_aside_by_the_next() {
         assert_kept(&before, &[], &place.files, part);
         assert_eq!(files_in(&place.files, "lost/tablets").len(), 2);
     }
+}
+
+/// A start would remove what an interrupted repair has yet to set aside.
+fn assert_no_start(files: &Arc<MemoryFiles>) {
+    let before = contents(files);
+    let error = Engine::open(environment(files), dir(), tiny_options()).unwrap_err().to_string();
+    assert!(error.contains("run `tepui repair` to its end"), "{error}");
+    assert!(contents(files) == before, "nothing was changed");
 }
 
 /// Starts as a server does whose catalog has no table and no backup.

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::io::{Fault, FaultFiles, FaultOp, MemoryFiles};
+use crate::sst::Piece;
 
 /// The file with a bit of the byte at `offset` flipped.
 fn flipped(files: TestFiles, offset: u64) -> TestFiles {
@@ -120,6 +121,30 @@ fn a_damaged_filter_partition_fails_no_read() {
         let absent = now(get(&reader, &InlineIo, &format!("{}x", row(i))));
         assert_eq!(absent.unwrap(), None);
     }
+}
+
+#[test]
+fn a_damaged_filter_index_fails_nothing_but_a_check_and_a_salvage_loses_no_record_for_it() {
+    let files = file_of(ROWS);
+    let cache = cache(8 << 20);
+    let handle = open(&files, &cache).footer().filter_index.unwrap();
+    let reader = open(&flipped(files, handle.offset + 10), &cache);
+    assert_eq!(failed(&read_all(&reader), "none"), Vec::<usize>::new());
+    assert_eq!(reader.metrics().filter_damaged.get(), 1);
+    let error = reader.verify(&mut |_| ()).unwrap_err();
+    let place = format!("42.sst: offset {}: checksum", handle.offset);
+    assert!(error.message().contains(&place), "{error}");
+    let (mut records, mut lost) = (0, Vec::new());
+    let walked = reader.walk(true, &mut |piece| {
+        match piece {
+            Piece::Record(..) => records += 1,
+            Piece::Lost(part) => lost.push((part.offset, part.records)),
+            _ => {}
+        }
+        Ok(())
+    });
+    walked.unwrap();
+    assert_eq!((records, lost), (ROWS, vec![(handle.offset, 0)]));
 }
 
 #[test]
