@@ -97,6 +97,13 @@ impl Tail {
         let mut guard = self.lock();
         let state = &mut *guard;
         let Some(kept) = state.tablets.get_mut(&tablet) else { return };
+        if batch.cost() > self.bytes_max {
+            // It would let all others go and not stay itself. Who reads this tablet finds it in the log.
+            kept.complete_after = last_seq;
+            state.bytes -= kept.batches.drain(..).map(|batch| batch.cost()).sum::<u64>();
+            state.order.retain(|(of, _)| *of != tablet);
+            return;
+        }
         state.bytes += batch.cost();
         kept.batches.push_back(batch);
         state.order.push_back((tablet, last_seq));
@@ -206,6 +213,20 @@ mod tests {
         assert_eq!(tail.next(1, 21), Next::At(31));
         assert_eq!((tail.next(1, 41), tail.next(1, 4)), (Next::Nothing, Next::After(5)));
         assert_eq!(tail.next(2, 41), Next::Nothing);
+    }
+
+    #[test]
+    fn a_batch_that_has_no_room_is_found_in_the_log_and_lets_those_of_other_tablets_stay() {
+        let tail = Tail::new(10_000);
+        tail.begin(1, 0);
+        tail.begin(2, 0);
+        push(&tail, 1, 1..5);
+        let others = tail.bytes();
+        push(&tail, 2, 5..8);
+        tail.push(2, 81, 85, Bytes::from(vec![0; 20_000]));
+        assert_eq!(tail.bytes(), others);
+        assert_eq!(read(&tail, 0, 41, 1 << 20), Some((vec![10, 20, 30, 40], 41)));
+        assert_eq!((tail.next(2, 61), tail.next(2, 85)), (Next::After(85), Next::Nothing));
     }
 
     #[test]

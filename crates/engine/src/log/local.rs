@@ -413,7 +413,8 @@ impl CommitLog for LocalLog {
         if removed.is_large() {
             let mut gone = lock(&self.gone);
             if gone.len() < GONE_MAX {
-                let written = self.written_segment();
+                // Where it was the last of the list, the next is not in it yet.
+                let written = self.written_segment().max(id);
                 let until_micros = self.shared.clock.monotonic_micros() + GONE_MICROS;
                 gone.push(Gone { written, until_micros, removed });
             }

@@ -476,8 +476,9 @@ impl Worker {
         }
         match self.shared.options.sync {
             SyncMode::Always => {
-                self.lay_out(group.bytes)?;
                 self.sync()?;
+                // After the sync: a shortage is passed over there, and it may be that of records which were written before.
+                self.lay_out(group.bytes)?;
             }
             SyncMode::Never | SyncMode::IntervalMs(_) => self.writer.flush()?,
         }

@@ -23,7 +23,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::cell::{KeyView, ReadRow, Row, RowRange, Seq, row_prefix};
+use crate::cell::{Cell, KeyView, ReadRow, Row, RowRange, Seq, row_prefix};
 use crate::cursor::{Cursor, Step};
 use crate::error::{Error, Result};
 use crate::io::IoEngine;
@@ -505,8 +505,15 @@ impl RowStream {
 
     /// Returns a row, or puts it behind those that wait.
     fn hand_over(&mut self, found: FoundRow) -> Turn {
-        if self.ready.is_empty() && found.elsewhere.is_empty() {
-            return Turn::Row(found.row);
+        if self.ready.is_empty() {
+            if found.elsewhere.is_empty() {
+                return Turn::Row(found.row);
+            }
+            self.ready_bytes = 0;
+        }
+        if let ReadRow::Merged(row) = &found.row {
+            let bytes = |cell: &Cell| size_of::<Cell>() + cell.qualifier.len() + cell.value.len();
+            self.ready_bytes += row.cells.iter().map(bytes).sum::<usize>() as u64;
         }
         self.ready.push(found);
         Turn::Ready

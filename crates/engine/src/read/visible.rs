@@ -17,9 +17,8 @@
 //! * an operand of an aggregate is added to those before it.
 //!
 //! What the projection leaves out is first stepped over, and after [`SKIP_BEFORE_SEEK`] records sought
-//! past; older records of a cell only where there are no tombstones at all, since those lie among them.
-//! Timestamps above the projection's range are always stepped over: a cell tombstone that reaches into the
-//! range sorts among them.
+//! past; older records of a cell, and cells with timestamps above the projection's range, only where there are no tombstones at
+//! all: those lie among them, and may reach further.
 
 use bytes::Bytes;
 
@@ -295,7 +294,10 @@ impl VisibleRow {
         if timestamp < start {
             return Ok(self.leave_column());
         }
-        if !self.plan.timestamps.contains(timestamp) || key.seq() < self.hidden_below(timestamp) {
+        if !self.plan.timestamps.contains(timestamp) {
+            return Ok(self.step_above_range());
+        }
+        if key.seq() < self.hidden_below(timestamp) {
             return Ok(Action::Next);
         }
         self.stepped = 0;
@@ -486,12 +488,22 @@ impl VisibleRow {
 
     /// Passes over an older record of a decided cell.
     fn step_within_cell(&mut self) -> Action {
+        self.step_or_seek_before(self.timestamp)
+    }
+
+    /// Passes over a cell that is newer than the projection's range.
+    fn step_above_range(&mut self) -> Action {
+        self.step_or_seek_before(self.plan.timestamps.end)
+    }
+
+    /// Passes over a record of the column, of which nothing from `timestamp` on is wanted.
+    fn step_or_seek_before(&mut self, timestamp: Timestamp) -> Action {
         self.stepped += 1;
-        // Tombstones of this timestamp lie among the records, and may reach further than the cell.
+        // Tombstones lie among the records, and may reach further than these.
         if self.tombstones || self.stepped <= self.patience {
             return Action::Next;
         }
-        match self.timestamp.checked_sub(1) {
+        match timestamp.checked_sub(1) {
             Some(earlier) => target_cell(&self.column, earlier, SEQ_MAX, &mut self.target),
             None => target_after(&self.column, &mut self.target),
         }

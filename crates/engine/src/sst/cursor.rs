@@ -45,6 +45,10 @@ const AHEAD_BYTES_MIN: u64 = 32 << 10;
 /// Bytes that a read-ahead asks for at most. It is also what a cursor holds besides its own block.
 const AHEAD_BYTES_MAX: u64 = 1 << 20;
 
+/// The same for all cursors of a scan: eight levels read ahead as far as one by itself, and what many sublevels hold stays small
+/// beside a cache, which has let go of it by then.
+const SCAN_AHEAD_BYTES_MAX: u64 = 8 << 20;
+
 /// Blocks that a read-ahead asks for at most: 1 MiB of blocks of a page, and 4 MiB at most of such that
 /// compress to less than one.
 const AHEAD_BLOCKS_MAX: usize = 256;
@@ -59,11 +63,13 @@ pub struct CursorOptions {
     /// Bytes that the caller will want from where it goes first, as far as it knows: the first blocks that are
     /// missing are asked for together, up to these. 0 where it does not know.
     pub expected_bytes: u64,
+    /// Cursors of the same scan, this one among them: together they read ahead so far and no further.
+    pub beside: usize,
 }
 
 impl Default for CursorOptions {
     fn default() -> Self {
-        Self { bounds: RowRange::all(), fill_cache: true, expected_bytes: 0 }
+        Self { bounds: RowRange::all(), fill_cache: true, expected_bytes: 0, beside: 1 }
     }
 }
 
@@ -120,11 +126,12 @@ pub struct SstCursor {
     /// See [`CursorOptions::expected_bytes`]; 0 once it was used.
     expected_bytes: u64,
     ahead_bytes: u64,
+    ahead_bytes_max: u64,
 }
 
 impl SstCursor {
     pub(super) fn new(reader: Arc<SstReader>, options: CursorOptions) -> Self {
-        let CursorOptions { bounds, fill_cache, expected_bytes } = options;
+        let CursorOptions { bounds, fill_cache, expected_bytes, beside } = options;
         // Short reads come back to their index partitions as point reads do; of a long scan nobody knows.
         let is_short = (1..=AHEAD_BYTES_MAX).contains(&expected_bytes);
         let fill = match (fill_cache, is_short) {
@@ -153,6 +160,8 @@ impl SstCursor {
             backward: false,
             data_place: None,
             expected_bytes,
+            ahead_bytes_max: (SCAN_AHEAD_BYTES_MAX / beside.max(1) as u64)
+                .clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX),
             ahead_bytes: 0,
             reader,
         }
@@ -350,7 +359,7 @@ impl SstCursor {
         }
         let Some(block) = self.find_data(&partition, self.part_at, handle) else {
             self.ask(handle, None);
-            let expected = std::mem::take(&mut self.expected_bytes).min(AHEAD_BYTES_MAX);
+            let expected = std::mem::take(&mut self.expected_bytes).min(self.ahead_bytes_max);
             if expected > 0 {
                 self.ahead_bytes = expected;
             } else if !self.is_beside_last() {
@@ -387,7 +396,7 @@ impl SstCursor {
     /// between it and the one before it in that way, which is read with it.
     fn ask_ahead(&mut self, index: &IndexBlock, mut last: Handle) -> Result<()> {
         let mut left = self.ahead_bytes;
-        self.ahead_bytes = (self.ahead_bytes * 2).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX);
+        self.ahead_bytes = (self.ahead_bytes * 2).clamp(AHEAD_BYTES_MIN, self.ahead_bytes_max);
         for step in 1..=AHEAD_BLOCKS_MAX {
             let at = if self.backward {
                 self.part_at.checked_sub(step)

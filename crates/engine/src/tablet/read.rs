@@ -209,6 +209,7 @@ fn cursors(
             bounds: range.clone(),
             fill_cache: true,
             expected_bytes: expected_bytes(level.bytes),
+            beside: view.levels.iter().count(),
         };
         if !files.is_empty() {
             let options = LevelOptions { files, cursor: options };

@@ -12,7 +12,7 @@ use futures::executor::block_on;
 use crate::pressure::Behind;
 
 use super::*;
-use crate::cell::{FamilyId, Mutation, RowBatch};
+use crate::cell::{FamilyId, Mutation, RowBatch, TimestampRange};
 use crate::compaction::pick;
 use crate::db::{Engine, EngineOptions, Health, TIERED_RUNS_MAX};
 use crate::error::ErrorKind;
@@ -119,6 +119,36 @@ impl Rig {
     fn ssts(&self) -> usize {
         self.files.list(Path::new("/data/sst")).unwrap().len()
     }
+}
+
+#[test]
+fn a_read_of_old_timestamps_passes_over_what_is_newer_without_reading_it() {
+    const VERSIONS: i64 = 4000;
+    let noise = SeededRng::new(7);
+    let rig = rig();
+    let put = |version: i64| Mutation::Put {
+        family: FamilyId(1),
+        qualifier: Bytes::from_static(b"q"),
+        timestamp: version * 1000,
+        value: (0..100).map(|_| crate::io::Rng::next_u64(&noise) as u8).collect(),
+    };
+    let all: Vec<Mutation> = (0..VERSIONS).map(put).collect();
+    block_on(rig.tablet.apply(RowBatch { row: Bytes::from_static(b"row"), mutations: all }))
+        .unwrap();
+    block_on(rig.tablet.flush()).unwrap();
+    let read = |start: i64, end: i64| {
+        let timestamps = TimestampRange { start: start * 1000, end: end * 1000 };
+        let projection = Projection { timestamps, ..Projection::all() };
+        let read = rig.engine.cache().sst_metrics().blocks_read.get();
+        let row = block_on(rig.tablet.read_row(b"row", &projection, ReadView::Durable)).unwrap();
+        let times: Vec<_> = row.unwrap().cells.iter().map(|cell| cell.timestamp / 1000).collect();
+        (times, rig.engine.cache().sst_metrics().blocks_read.get() - read)
+    };
+    let (times, blocks) = read(10, 15);
+    assert_eq!(times, [14, 13, 12, 11, 10]);
+    assert!(blocks <= 12, "{blocks} blocks");
+    let (times, blocks) = read(10, VERSIONS);
+    assert!(times.len() == 3990 && blocks > 80, "{blocks} blocks");
 }
 
 #[test]

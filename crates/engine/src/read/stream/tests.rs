@@ -166,7 +166,7 @@ fn cursor_at(place: Place, id: u64, run: &Arc<Vec<Record>>, range: &RowRange) ->
             let cache = Arc::new(QuickBlockCache::new(1 << 20));
             let reader = SstReader::open(&files, path, id, cache).unwrap();
             let bounds = range.clone();
-            Box::new(reader.cursor(CursorOptions { bounds, fill_cache: true, expected_bytes: 0 }))
+            Box::new(reader.cursor(CursorOptions { bounds, ..CursorOptions::default() }))
         }
         Place::Memtable => {
             let memtable = Memtable::new(1);
