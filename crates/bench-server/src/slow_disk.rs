@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tepui_bench::clock::{Timer, pause};
 use tepui_bench::{Error, Result};
-use tepui_engine::io::{Env, FaultFiles, LocalFiles};
+use tepui_engine::io::{Env, FaultFiles};
 use tepui_server::config::{self, Inputs};
 use tepui_server::metrics::process;
 use tepui_server::{logging, open_files, server, signals};
@@ -38,8 +38,7 @@ pub struct Args {
 
 /// Serves until it is told to stop.
 pub fn serve(args: &Args) -> Result<()> {
-    let file = config::read_file(&LocalFiles::default(), args.config.clone())
-        .map_err(|e| Error::failed(e.message()))?;
+    let file = config::read_file(args.config.clone()).map_err(|e| Error::failed(e.message()))?;
     let data = args.data.display().to_string();
     let flags = vec![("data", "--data", data), ("listen", "--listen", args.listen.clone())];
     let machine_bytes = process::memory_limit_bytes();

@@ -1,10 +1,10 @@
 //! The configuration as the command line sees it: which file is read, and `tepui config check`.
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 
 use tepui_bigtable::error::{Error, Result};
-use tepui_engine::io::LocalFiles;
 use tepui_server::config::{self, Effective, Inputs};
 use tepui_server::metrics::process;
 
@@ -37,16 +37,26 @@ pub fn load(
     file: Option<&PathBuf>,
     flags: Vec<(&'static str, &'static str, String)>,
 ) -> Result<Effective> {
-    let file =
-        file.map(|path| config::read_file(&LocalFiles::default(), path.clone())).transpose()?;
-    // A variable that is not UTF-8 cannot be a key's name; as a value it is refused by its key.
-    let env = std::env::vars_os()
-        .filter_map(|(name, value)| {
-            Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
-        })
-        .collect();
+    let file = file.map(|path| config::read_file(path.clone())).transpose()?;
+    let env = environment(std::env::vars_os())?;
     let machine_bytes = process::memory_limit_bytes();
     config::resolve(&Inputs { file, env, flags, machine_bytes })
+}
+
+/// The variables that may be of the configuration. One of these that is not UTF-8 is an error: made into text, it would name another
+/// directory than was meant.
+fn environment(
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<Vec<(String, String)>> {
+    let named = variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+    let ours = named.filter(|(name, _)| {
+        name.starts_with(config::ENV_PREFIX) && !config::ENV_NOT_KEYS.contains(&name.as_str())
+    });
+    ours.map(|(name, value)| match value.into_string() {
+        Ok(value) => Ok((name, value)),
+        Err(_) => Err(Error::invalid_argument(format!("${name} is not UTF-8"))),
+    })
+    .collect()
 }
 
 /// One line for each key: name, value, source.

@@ -13,12 +13,13 @@ mod keys;
 mod values;
 
 use std::fmt;
+use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use tepui_bigtable::error::{Error, Result};
 use tepui_engine::db::EngineOptions;
-use tepui_engine::io::{Files, IoMode};
+use tepui_engine::io::IoMode;
 
 use crate::catalog::styles::CompactionStyles;
 use crate::logging::LogFormat;
@@ -38,7 +39,7 @@ pub const AUTO: &str = "auto";
 pub const ENV_PREFIX: &str = "TEPUI_";
 
 /// Variables with the prefix that are not keys: the path of the file itself.
-const ENV_NOT_KEYS: [&str; 1] = ["TEPUI_CONFIG"];
+pub const ENV_NOT_KEYS: [&str; 1] = ["TEPUI_CONFIG"];
 
 /// A server's configuration, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -276,19 +277,19 @@ pub fn resolve(inputs: &Inputs) -> Result<Effective> {
     Err(Error::invalid_argument(problems.join("\n")))
 }
 
-/// Reads a configuration file.
-pub fn read_file(files: &dyn Files, path: PathBuf) -> Result<(PathBuf, String)> {
-    let file = files.open(&path)?;
-    let len = file.len()?;
-    if len > FILE_BYTES_MAX {
-        return Err(Error::invalid_argument(format!(
-            "{}: {len} bytes are too many for a configuration: limit {FILE_BYTES_MAX}",
-            path.display()
-        )));
+/// Reads a configuration file, which may be a pipe.
+pub fn read_file(path: PathBuf) -> Result<(PathBuf, String)> {
+    #[expect(clippy::disallowed_types, reason = "files of the seam have a length, and pipes none")]
+    let file = std::fs::File::open(&path);
+    let mut bytes = Vec::new();
+    let read = file.and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
+    let wrong =
+        |what: &dyn fmt::Display| Error::invalid_argument(format!("{}: {what}", path.display()));
+    read.map_err(|error| wrong(&error))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(wrong(&format_args!("more than {FILE_BYTES_MAX} bytes: no configuration")));
     }
-    let bytes = file.read_at(0, len as usize)?;
-    let text = String::from_utf8(bytes.into())
-        .map_err(|error| Error::invalid_argument(format!("{}: {error}", path.display())))?;
+    let text = String::from_utf8(bytes).map_err(|error| wrong(&error))?;
     Ok((path, text))
 }
 
@@ -514,14 +515,18 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_through_the_seam() {
-        let files = tepui_engine::io::MemoryFiles::new();
-        let path = PathBuf::from("/t.toml");
-        files.put_contents(&path, b"data = \"d\"".to_vec());
-        let read = read_file(&files, path.clone()).unwrap();
-        assert_eq!(read, (path.clone(), "data = \"d\"".to_owned()));
-        files.put_contents(&path, vec![0xFF]);
-        assert!(read_file(&files, path).is_err());
-        assert!(read_file(&files, PathBuf::from("/none")).is_err());
+    #[expect(clippy::disallowed_methods, reason = "as users write configurations")]
+    fn a_file_is_read_whole_or_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.toml");
+        let read = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            read_file(path.clone())
+        };
+        assert_eq!(read(b"data = \"d\"").unwrap(), (path.clone(), "data = \"d\"".to_owned()));
+        assert!(read(&[0xFF]).unwrap_err().to_string().contains("t.toml: invalid utf-8"));
+        let error = read(&vec![b'#'; 2 << 20]).unwrap_err().to_string();
+        assert!(error.contains("more than 1048576 bytes"), "{error}");
+        assert!(read_file(dir.path().join("none")).is_err());
     }
 }
