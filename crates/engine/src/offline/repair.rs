@@ -255,16 +255,24 @@ impl Repair<'_> {
         self.report.actions.push(what.to_string());
     }
 
-    /// Says in the directory that a repair is under way: a start would remove what it has yet to set aside.
+    /// Says in the directory that a repair is under way, until one has repaired all: a start would remove what is yet to be set aside.
     fn run_to_its_end(&mut self) -> Result<()> {
         let (files, path) = (self.files(), self.layout.repair());
-        if !files.exists(&path)? {
+        let is_first = !files.exists(&path)?;
+        if is_first {
             files.create(&path)?.sync()?;
             files.sync_dir(self.layout.root())?;
         }
-        self.run()?;
-        files.remove(&path)?;
-        files.sync_dir(self.layout.root())
+        let unmark = || files.remove(&path).and_then(|()| files.sync_dir(self.layout.root()));
+        if let Err(error) = self.run() {
+            if is_first && !self.report.has_changes() {
+                // What stays there keeps servers away for nothing, until the next repair.
+                drop(unmark());
+            }
+            return Err(error);
+        }
+        // Else it was told what to do, and to run it again.
+        if self.report.open.is_empty() { unmark() } else { Ok(()) }
     }
 
     fn run(&mut self) -> Result<()> {
@@ -468,10 +476,10 @@ impl Repair<'_> {
         let target = self.lost_name(was)?;
         let files = self.env.files.as_ref();
         files.rename(path, &target)?;
+        self.report.set_aside.push((was.to_path_buf(), target.clone()));
         for dir in [target.parent(), path.parent()].into_iter().flatten() {
             files.sync_dir(dir)?;
         }
-        self.report.set_aside.push((was.to_path_buf(), target));
         Ok(())
     }
 

@@ -289,7 +289,7 @@ impl Repair<'_> {
         let mut writer = SstWriter::new(files.create(&path)?, &path, id, options, created);
         let mut lost = Vec::new();
         let mut lost_values: BTreeMap<FileId, Vec<Lost>> = BTreeMap::new();
-        // The file of the value that the last record lacked. A whole file of values may be gone, which is one loss and not a million.
+        // The file of the value that the last record lacked.
         let mut in_a_row = None;
         let mut records: u64 = 0;
         reader.walk(true, &mut |piece| match piece {
@@ -299,7 +299,9 @@ impl Repair<'_> {
                         return Err(value.error);
                     }
                     let of_file = lost_values.entry(file).or_default();
-                    match of_file.last_mut().filter(|_| in_a_row == Some(file)) {
+                    // A file that is gone is one loss, and not a million.
+                    let joins = in_a_row == Some(file) || !values.opens(file);
+                    match of_file.last_mut().filter(|_| joins) {
                         Some(last) => last.join(value),
                         None => of_file.push(value),
                     }

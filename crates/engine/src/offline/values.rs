@@ -59,6 +59,11 @@ impl<'a> ValueReaders<'a> {
         Some((file, Lost { offset, bytes, records: 1, from_row: row.clone(), to_row: row, error }))
     }
 
+    /// Whether anything of a value file that was asked for can be read.
+    pub(super) fn opens(&self, id: FileId) -> bool {
+        self.open.get(&id).is_none_or(Result::is_ok)
+    }
+
     fn read(&mut self, pointer: &ValuePointer) -> Result<()> {
         let path = self.layout.value(pointer.file);
         let open = || ValueReader::open(self.files, &path, pointer.file);

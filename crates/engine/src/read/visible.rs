@@ -433,6 +433,7 @@ impl VisibleRow {
         self.column_hide = self.family_hide;
         self.ranges.clear();
         self.versions = 0;
+        self.stepped = 0;
         self.qualifier = None;
         self.patience = (2 * self.patience).min(SKIP_BEFORE_SEEK);
         let plan = self.plan.families.get(self.family_at)?;
