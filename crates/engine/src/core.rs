@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ pub(crate) struct Core {
     /// The last compaction that nobody waited for was one that reads had paid for.
     pub(crate) has_merged_for_reads: AtomicBool,
     /// Flushes and parts of compactions that threads are in the middle of; a thread that is lent is in two.
-    pub(crate) merges: AtomicUsize,
+    pub(crate) merges: AtomicU64,
     pace: Pace,
     /// Of all tablets, whatever still holds them.
     pub(crate) memtables: MemtableMemory,
@@ -135,7 +135,7 @@ impl Core {
             offers: Offers::default(),
             has_reclaimed: AtomicBool::new(false),
             has_merged_for_reads: AtomicBool::new(false),
-            merges: AtomicUsize::new(0),
+            merges: AtomicU64::new(0),
             options,
             pipeline,
             store,

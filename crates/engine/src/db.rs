@@ -506,12 +506,11 @@ impl Engine {
 
     /// Bytes of memory by what they are for, apart from the block cache.
     pub fn memory(&self) -> EngineMemory {
-        let merges = self.core.merges.load(Ordering::Relaxed) as u64;
         EngineMemory {
             memtables: self.core.memtables.bytes() + self.core.memtables.spare_bytes(),
             log_queue: self.core.pipeline.queued_bytes(),
             changes: self.core.changes.tail_bytes(),
-            jobs: merges * JOB_BYTES,
+            jobs: self.core.merges.load(Ordering::Relaxed) * JOB_BYTES,
         }
     }
 

@@ -71,6 +71,15 @@ pub(super) enum Next {
     At(Seq),
 }
 
+impl State {
+    /// Lets a tablet's batches go.
+    fn clear(&mut self, tablet: u64) {
+        let Some(kept) = self.tablets.get_mut(&tablet) else { return };
+        self.bytes -= kept.batches.drain(..).map(|batch| batch.cost()).sum::<u64>();
+        self.order.retain(|(of, _)| *of != tablet);
+    }
+}
+
 impl Tail {
     pub(super) fn new(bytes_max: u64) -> Self {
         Self { bytes_max, state: Mutex::default() }
@@ -85,10 +94,8 @@ impl Tail {
     /// Lets a tablet's batches go.
     pub(super) fn end(&self, tablet: u64) {
         let mut state = self.lock();
-        if let Some(kept) = state.tablets.remove(&tablet) {
-            state.bytes -= kept.batches.iter().map(Batch::cost).sum::<u64>();
-            state.order.retain(|(of, _)| *of != tablet);
-        }
+        state.clear(tablet);
+        state.tablets.remove(&tablet);
     }
 
     /// Adds a batch. Those of a tablet come in the order of their sequences.
@@ -100,8 +107,7 @@ impl Tail {
         if batch.cost() > self.bytes_max {
             // It would let all others go and not stay itself. Who reads this tablet finds it in the log.
             kept.complete_after = last_seq;
-            state.bytes -= kept.batches.drain(..).map(|batch| batch.cost()).sum::<u64>();
-            state.order.retain(|(of, _)| *of != tablet);
+            state.clear(tablet);
             return;
         }
         state.bytes += batch.cost();
