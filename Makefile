@@ -129,7 +129,7 @@ clients: needs-test test-binary $(VENV)/.done $(SYSTEM_VENV)/.done $(CACHE)/node
 	NODE_PATH=$(CACHE)/node/node_modules PYTHON=$(PYTHON) CBT=$(CBT) SYSTEM_PYTHON=$(SYSTEM_VENV)/bin/python \
 		python3 tests/harness.py --binary "$(TEST_BINARY)" -- tests/clients/run.sh
 
-bench: ## the benchmarks of docs/benchmarks.md; ARGS picks one
+bench: ## tepui bench ARGS: load, engine or server; ARGS=--help says what each takes
 	$(CARGO) run --locked --release --bin tepui -- bench $(ARGS)
 
 bench-read: ## the read path beside RocksDB and the device, a line a bar; ROWS, SECONDS_EACH, ROUNDS, PEER=distro|newest, ARGS

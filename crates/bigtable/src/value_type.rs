@@ -129,7 +129,9 @@ impl AggregateType {
                 let sketch = Sketch::decode(counted, state).map_err(|why| {
                     bad(format!("the state of an HLL++ aggregate is a ZetaSketch, but {why}"))
                 })?;
-                Ok(Some(sketch.encode()))
+                // One that is smaller as it came stays so: what is kept of a request is bounded by its size.
+                let encoded = sketch.encode();
+                Ok(Some(if encoded.len() <= state.len() { encoded } else { state.clone() }))
             }
             Aggregate::Sum | Aggregate::Min | Aggregate::Max if state.len() == INT64_BYTES => {
                 Ok(Some(state.clone()))

@@ -80,7 +80,7 @@ pub enum Format {
     Parquet,
     #[value(name = "sequencefile")]
     SequenceFile,
-    /// What an import set aside
+    /// What an import set aside, for another import
     Rejected,
 }
 

@@ -19,7 +19,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Env, FileLock, Removed};
 use crate::layout::Layout;
 use crate::log::CommitPipeline;
-use crate::manifest::is_shortage;
 use crate::memtable::{Memtable, MemtableMemory};
 use crate::options::EngineOptions;
 use crate::pressure::{Behind, Pressure, Refusals};
@@ -212,8 +211,8 @@ impl Core {
     /// is no longer known. The first failure stays.
     pub(crate) fn fail(&self, error: &Error) {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        if failure.is_none() && error.kind() != ErrorKind::Closed {
-            tracing::error!(%error, "the engine is read-only from now on; restart it once the cause is removed");
+        let is_first = failure.is_none() && error.kind() != ErrorKind::Closed;
+        if is_first {
             let kind = match error.kind() {
                 ErrorKind::NoSpace => ErrorKind::NoSpace,
                 _ => ErrorKind::ReadOnly,
@@ -225,10 +224,14 @@ impl Core {
         }
         drop(failure);
         self.room.notify_waiters();
+        // Last, since it may fail.
+        if is_first {
+            tracing::error!(%error, "the engine is read-only from now on; restart it once the cause is removed");
+        }
     }
 
     /// Makes the names in a directory durable: whoever syncs one while the engine is open does it here. A failure makes the engine
-    /// read-only, but for a shortage. A second sync would succeed and prove nothing, of nobody's names in that directory: it is
+    /// read-only, unless the directory could not be opened for want of a descriptor or memory. A second sync would succeed and prove nothing, of nobody's names in that directory: it is
     /// refused, to jobs that were under way too.
     pub(crate) fn sync_dir(&self, dir: &Path) -> Result<()> {
         // Locked over the sync, so that no other comes between a failed one and the note of it.
@@ -238,7 +241,7 @@ impl Core {
             return Err(Error::new(ErrorKind::ReadOnly, text));
         }
         self.env.files.sync_dir(dir).inspect_err(|error| {
-            if !is_shortage(error) {
+            if error.kind() != ErrorKind::Exhausted {
                 unsafe_dirs.insert(dir.to_owned());
                 self.fail(error);
             }

@@ -57,7 +57,7 @@ pub struct EngineOptions {
     pub coarse_share_percent: u32,
     /// Levels whose SSTs have their whole index and filter in memory: level 0, then those from the base level on, into
     /// which level 0 goes; never the last. 0 pins none. Level 0 is asked by every read and holds the newest rows, and the
-    /// base level has a tenth to a thousandth of the data, the less the more there is, so of the memory. More levels would pin
+    /// base level is of a size that hardly grows with the data, a tenth of `base_level_bytes` up to all of it, so of the memory. More levels would pin
     /// memory by the terabyte that the clock spends better.
     pub pinned_levels: u32,
     /// Bytes that memtables, block cache and compactions may take together; 0 sets no bound. The engine

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! All sketches of a cell have the one [`PRECISION`], so that merging is a union of sets of sparse values or a
-//! maximum of registers: the result has the same bytes whatever the order. A sketch of greater precision is lowered
-//! when it arrives. Which of the two forms a sketch has depends on nothing but what it has seen
+//! maximum of registers: the result has the same bytes whatever the order. A sketch of another precision is lowered
+//! when it is read, which is when it arrives, unless it takes less as it is: then it is kept so. Which of the two forms a sketch has depends on nothing but what it has seen
 //! ([`Sketch::is_large`]), and on whether a client sent a sketch that was dense already.
 
 mod encoding;
@@ -30,6 +30,10 @@ const PRECISION: Precision = Precision { normal: 15, sparse: 20 };
 
 /// Bytes of sparse values beyond which registers are kept: three quarters of theirs, as ZetaSketch has it.
 const SPARSE_BYTES_MAX: usize = PRECISION.registers() / 4 * 3;
+
+/// Sparse values that are kept in no order while a sketch is read, whatever its size: enough that most are ordered once, and a hundred
+/// kilobytes or two.
+const UNORDERED_MAX: usize = 2 * SPARSE_BYTES_MAX;
 
 /// `AggregatorType.HYPERLOGLOG_PLUS_UNIQUE`.
 const TYPE: i32 = 112;
@@ -102,6 +106,44 @@ enum Registers {
     Dense(Vec<u8>),
 }
 
+impl Registers {
+    /// Takes in a sparse value of another precision. What is sparse is in no order then, and may have a key several times.
+    fn take(&mut self, from: Precision, value: Sparse) {
+        if let Self::Sparse(values) = self {
+            if from.sparse < PRECISION.sparse {
+                // Less is known of each value than a sparse sketch has to say; a register says less still.
+                *self = registers_of(values);
+            } else {
+                values.push(PRECISION.lower(from, value));
+                if values.len() > UNORDERED_MAX {
+                    put_in_order(values);
+                    if values.len() > SPARSE_BYTES_MAX {
+                        *self = registers_of(values);
+                    }
+                }
+                return;
+            }
+        }
+        if let Self::Dense(registers) = self {
+            let (register, rho) = from.register(value);
+            raise(registers, PRECISION.lower_register(from, register, rho));
+        }
+    }
+}
+
+/// Orders sparse values, and leaves one of each key.
+fn put_in_order(values: &mut Vec<u32>) {
+    values.sort_unstable();
+    values.dedup_by(|later, kept| {
+        let is_same = PRECISION.key(*later) == PRECISION.key(*kept);
+        if is_same {
+            // The later one has the greater ρ.
+            *kept = *later;
+        }
+        is_same
+    });
+}
+
 /// A sketch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sketch {
@@ -157,7 +199,6 @@ impl Sketch {
         }
         let mut rest = data;
         let mut value = 0_u32;
-        let mut values = Vec::new();
         while !rest.is_empty() {
             let distance = prost::encoding::decode_varint(&mut rest).ok();
             let next =
@@ -165,31 +206,11 @@ impl Sketch {
             let parsed = next.and_then(|next| Some((next, from.parse(next)?)));
             let (next, parsed) = parsed.ok_or("its sparse_data is damaged")?;
             value = next;
-            values.push(parsed);
+            self.registers.take(from, parsed);
         }
-        if from.sparse < PRECISION.sparse {
-            // Less is known of each value than a sparse sketch has to say; a register says less still.
-            self.registers = Registers::Dense(vec![0; PRECISION.registers()]);
+        if let Registers::Sparse(values) = &mut self.registers {
+            put_in_order(values);
         }
-        if let Registers::Dense(registers) = &mut self.registers {
-            for value in values {
-                let (register, rho) = from.register(value);
-                raise(registers, PRECISION.lower_register(from, register, rho));
-            }
-            return Ok(());
-        }
-        let mut lowered: Vec<u32> =
-            values.into_iter().map(|value| PRECISION.lower(from, value)).collect();
-        lowered.sort_unstable();
-        lowered.dedup_by(|later, kept| {
-            let is_same = PRECISION.key(*later) == PRECISION.key(*kept);
-            if is_same {
-                // The later one has the greater ρ.
-                *kept = *later;
-            }
-            is_same
-        });
-        self.registers = Registers::Sparse(lowered);
         Ok(())
     }
 

@@ -139,6 +139,40 @@ fn a_sketch_of_greater_precision_is_lowered_when_it_arrives() {
 }
 
 #[test]
+fn many_values_of_a_greater_precision_are_lowered_as_few_are() {
+    let from = Precision { normal: 24, sparse: 25 };
+    let hashes: Vec<u64> = (0..100_000_u64).map(|i| fingerprint(&i.to_le_bytes())).collect();
+    for count in [24_000, 26_000, 60_000, 100_000] {
+        let some = &hashes[..count];
+        let mut lowered =
+            Sketch::decode(ValueType::Int64, &with_precision(from, some, false)).unwrap();
+        lowered.num_values = count as i64;
+        assert_eq!(lowered.encode(), merged((0..count as u64).map(int64)).encode(), "{count}");
+    }
+}
+
+#[test]
+fn what_merges_with_few_values_of_a_lesser_precision_is_bounded_by_what_was_sent() {
+    use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::value::Kind as Value;
+
+    use crate::value_type::{AggregateType, Input};
+
+    let family = AggregateType::unique_count(Input::Int64);
+    let from = Precision { normal: 15, sparse: 18 };
+    let hashes: Vec<u64> = (0..20_u64).map(|i| fingerprint(&i.to_le_bytes())).collect();
+    let mut all = UNIQUE_INT64.begin(&int64(0).encode()).unwrap();
+    for count in 0..=hashes.len() {
+        let state = with_precision(from, &hashes[..count], false);
+        let operand = family.merged(Some(&Value::RawValue(state.clone().into()))).unwrap().unwrap();
+        assert!(operand.len() <= state.len(), "{} of {}", operand.len(), state.len());
+        assert!(all.add(&operand));
+    }
+    let dense = Sketch::decode(ValueType::Int64, &with_precision(from, &hashes, true)).unwrap();
+    let all = Sketch::decode(ValueType::Int64, &all.encode()).unwrap();
+    assert!(all.registers == dense.registers, "other registers than of all at once");
+}
+
+#[test]
 fn what_is_no_sketch_of_such_values_is_refused_with_a_reason() {
     let good = || UniqueState { precision: 15, sparse_precision: 20, ..UniqueState::default() };
     let int64 = ValueType::Int64.id();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::file::ChangeFile;
 use super::{ChangeLog, GRACE_MICROS, commit_micros};
 use crate::core::Core;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::log::lock;
 
 /// How often files are looked at whose retention period may be over, in microseconds.
@@ -78,8 +78,12 @@ impl ChangeLog {
         for file in &oldest {
             let age = now.map_or(0, |now| now.saturating_sub(commit_micros(file.last_seq)));
             let age = u64::try_from(age).unwrap_or(0);
-            let found = file.tablets(files, &self.dir).ok();
-            // Of one that cannot be read it may be anybody's. Were it to stay for good, so would all that are newer.
+            let found = match file.tablets(files, &self.dir) {
+                // It may be read in a minute, and nobody has lost what is not his.
+                Err(error) if error.kind() == ErrorKind::Exhausted => return Err(error),
+                // Of one that cannot be read it may be anybody's. Were it to stay for good, so would all that are newer.
+                found => found.ok(),
+            };
             let losers: Option<Vec<u64>> =
                 found.map(|tablets| tablets.iter().copied().filter(|of| keeps(*of)).collect());
             let kept = match &losers {
@@ -135,7 +139,10 @@ mod tests {
     use super::*;
     use crate::cell::{Mutation, RowBatch, RowRange};
     use crate::db::{Engine, EngineOptions};
-    use crate::io::{Env, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
+    use crate::io::{
+        Env, Fault, FaultFiles, FaultOp, InlineIo, ManualClock, MemoryFiles, SeededRng,
+        ThreadSpawner,
+    };
 
     fn env(files: &MemoryFiles, clock: &ManualClock) -> Env {
         Env {
@@ -201,5 +208,28 @@ mod tests {
         assert_eq!(engine.expire_changes(1_000), Some(Duration::ZERO));
         assert_eq!(engine.expire_changes(1_000), None);
         assert_eq!(engine.change_figures().files, 0);
+    }
+
+    #[test]
+    fn files_over_the_limit_that_cannot_be_opened_for_now_are_nobodys_loss() {
+        let (files, clock) = (MemoryFiles::new(), ManualClock::new(1_767_225_600_000_000));
+        filled(&files, &clock).close().unwrap();
+        let faults = FaultFiles::new(Arc::new(files.clone()));
+        let options = EngineOptions { change_log_bytes_max: 1, ..options() };
+        let env = Env { files: Arc::new(faults.clone()), ..env(&files, &clock) };
+        let engine = Engine::open(env, Path::new("/data"), options).unwrap();
+        engine.tablets()[0].keep_changes(Some(DAY));
+        let kept = engine.change_figures().files;
+        let none_left = Fault::new(FaultOp::Open).on_path(".chg").kind(ErrorKind::Exhausted);
+        faults.inject(none_left.sticky());
+        assert_eq!(engine.expire_changes(0), None);
+        faults.heal();
+        assert_eq!(
+            (engine.change_figures().files, engine.change_figures().dropped_bytes),
+            (kept, 0)
+        );
+        clock.advance_micros(EXPIRE_EVERY_MICROS);
+        engine.expire_changes(0);
+        assert!(engine.change_figures().files < kept);
     }
 }

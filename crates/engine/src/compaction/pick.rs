@@ -116,13 +116,13 @@ impl Pick {
         self.inputs.iter().map(|s| s.bytes).sum()
     }
 
-    /// The inputs to leave alone for a while after it failed. Of one that goes down more than a level by its own choice those where
-    /// it goes, so that the next stops above them: that may have room, or meet no damage.
+    /// The inputs to leave alone for a while after it failed, some at least. Of one that goes down more than a level by its own choice
+    /// the lowest, so that the next stops above them: that may have room, or meet no damage.
     pub(crate) fn gives_up(&self) -> impl Iterator<Item = &Arc<SstRef>> {
         let is_deep = self.reason == Reason::Size
             && self.inputs.iter().any(|file| file.level + 1 < self.output_level);
-        let output_level = self.output_level;
-        self.inputs.iter().filter(move |file| !is_deep || file.level == output_level)
+        let lowest = self.inputs.iter().map(|file| file.level).max();
+        self.inputs.iter().filter(move |file| !is_deep || Some(file.level) == lowest)
     }
 
     /// Whether the one input can change its level without being rewritten. From level 0 not to the last one,

@@ -194,7 +194,7 @@ impl<'a> Separator<'a> {
                 Ok(Some(value))
             }
             Err(error) => {
-                file.is_stuck(&error);
+                file.sticks(&error);
                 Ok(None)
             }
         }

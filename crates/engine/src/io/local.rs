@@ -280,7 +280,11 @@ impl Files for LocalFiles {
         // The parent of a relative one-part path is the empty path, which means "here".
         let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
         let handle = File::open(dir).map_err(|e| failed("open directory", dir, &e))?;
-        handle.sync_all().map_err(|e| failed("sync directory", dir, &e))
+        // What it lacked, it may have lost names for: that is no shortage which passes.
+        handle.sync_all().map_err(|e| {
+            let error = failed("sync directory", dir, &e);
+            Error::new(ErrorKind::Io, error.message())
+        })
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {

@@ -256,7 +256,8 @@ impl Shared {
         !queue.closing && !queue.hurried
     }
 
-    /// Ends the log with an error, once: first nothing more is taken, then everybody is told.
+    /// Ends the log with an error, once: first nothing more is taken, then everybody is told. The log of the process comes last,
+    /// since it may fail.
     fn fail(&self, error: &Error, observer: &dyn LogObserver) {
         let dropped = {
             let mut queue = lock(&self.queue);
@@ -269,9 +270,9 @@ impl Shared {
         self.turned.notify_all();
         // Where it failed in a caller, the thread has nothing left to do.
         self.wake.notify_all();
-        tracing::error!(%error, "the commit log failed; writes are refused until a restart");
         observer.failed(error);
         drop(dropped);
+        tracing::error!(%error, "the commit log failed; writes are refused until a restart");
     }
 }
 

@@ -51,6 +51,7 @@ use crate::manifest::{
 };
 use crate::options::CompactionStyle;
 use crate::schema::TabletSchema;
+use crate::setbacks::Work;
 use crate::sst::{FileId, FilterComparison, IndexMemory};
 use crate::store::{Outputs, SstFile};
 
@@ -468,6 +469,7 @@ impl Tablet {
         }
         let (active, options, style) =
             (Arc::clone(&view.active), &self.core.options, view.shape.style);
+        let has_level_zero = !version.level(0).is_empty();
         let next = View::new(active, Vec::new(), version, files, options, style, Some(&view));
         next.keep_pinned(options);
         {
@@ -475,6 +477,10 @@ impl Tablet {
             let view = self.view.load();
             let waiting = view.waiting.get(flushed..).unwrap_or_default().to_vec();
             self.view.store(Arc::new(next.with_memtables(Arc::clone(&view.active), waiting)));
+        }
+        if !has_level_zero {
+            // What kept it from being emptied is over, whatever did it.
+            self.core.setbacks.done(Work::LevelZero, self.id);
         }
         for gone in known.values() {
             gone.disown();

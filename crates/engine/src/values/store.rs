@@ -29,6 +29,13 @@ const LIVE_PERCENT_MIN: u64 = 50;
 /// system call or two, or, on a bad disk, seconds of a reader's thread; a longer pause keeps values away that are there again.
 const REOPEN_WAIT_MICROS: u64 = 1_000_000;
 
+/// How long the values of a file stay where they are of which one could not be read, in microseconds: nobody waits for the room, and
+/// a job that tries reads much beside.
+const MOVE_AGAIN_MICROS: u64 = 60_000_000;
+
+/// Where values stay for good.
+const FOR_GOOD: u64 = u64::MAX;
+
 /// The value files of a view, by number.
 pub(crate) type ValueFiles = HashMap<FileId, Arc<ValueFile>>;
 
@@ -64,8 +71,8 @@ pub(crate) struct ValueFile {
     /// Bytes that SSTs name in it; while a compaction goes on more than it has, as an SST that is replaced and the one in its place
     /// both name a value.
     live_bytes: AtomicU64,
-    /// A value of it could not be read: moving its values is not tried again.
-    stuck: AtomicBool,
+    /// A value of it could not be read: moving its values is not tried before (monotonic micros), [`FOR_GOOD`] where it is damaged.
+    stuck_until: AtomicU64,
     /// A backup keeps it: what is moved out of it frees nothing.
     kept: AtomicBool,
     /// What a failed job has written: no SST that counts names it.
@@ -162,7 +169,7 @@ impl ValueStore {
             store: Arc::clone(self),
             names: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
-            stuck: AtomicBool::new(false),
+            stuck_until: AtomicU64::new(0),
             kept: AtomicBool::new(false),
             discarded: AtomicBool::new(false),
         });
@@ -297,7 +304,7 @@ impl ValueFile {
     /// Whether little of it is live, and moving its values frees it.
     pub(crate) fn is_sparse(&self) -> bool {
         let live = self.live_bytes.load(Ordering::Relaxed).saturating_mul(100);
-        !self.stuck.load(Ordering::Relaxed)
+        !self.is_stuck()
             && !self.is_kept()
             && self.store.all_known()
             && live < self.frame_bytes().saturating_mul(LIVE_PERCENT_MIN)
@@ -308,11 +315,20 @@ impl ValueFile {
         self.kept.load(Ordering::Relaxed)
     }
 
-    /// A value of it cannot be read: the others stay where they are, too. Says so once.
-    pub(crate) fn is_stuck(&self, error: &Error) {
-        if !self.stuck.swap(true, Ordering::Relaxed) {
+    /// A value of it cannot be read: the others stay where they are, too, for good where it is damaged. Says so once.
+    pub(crate) fn sticks(&self, error: &Error) {
+        let until = match error.kind() {
+            ErrorKind::Corruption => FOR_GOOD,
+            _ => self.store.env.clock.monotonic_micros().saturating_add(MOVE_AGAIN_MICROS),
+        };
+        if self.stuck_until.fetch_max(until, Ordering::Relaxed) == 0 {
             tracing::error!(%error, "a value cannot be moved; its file stays as it is");
         }
+    }
+
+    fn is_stuck(&self) -> bool {
+        let until = self.stuck_until.load(Ordering::Relaxed);
+        until == FOR_GOOD || (until > 0 && self.store.env.clock.monotonic_micros() < until)
     }
 
     /// An SST that names `bytes` of it is open, or a job reads through it.

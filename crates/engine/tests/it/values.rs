@@ -15,13 +15,13 @@ use tepui_engine::aside::{self, Helper};
 use tepui_engine::cell::{RowBatch, RowRange};
 use tepui_engine::db::{Engine, EngineOptions};
 use tepui_engine::io::{
-    CrashMode, FaultFiles, FileHook, Files, ManualClock, MemoryFiles, SeededRng,
+    CrashMode, Fault, FaultFiles, FaultOp, FileHook, Files, ManualClock, MemoryFiles, SeededRng,
 };
 use tepui_engine::options::CompactionStyle;
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::{ReadView, ScanOptions, TabletId};
 
-use crate::harness::{Rig, START_MICROS, env, plain_schema, put, scan, tiny_options};
+use crate::harness::{Rig, START_MICROS, env, open_started, plain_schema, put, scan, tiny_options};
 
 /// Values of this size are separated; nothing else is.
 const VALUE_BYTES: usize = 1000;
@@ -245,6 +245,36 @@ fn values_are_moved_at_leisure_while_others_read_the_device() {
     assert!(move_values(&|n| n % 5 < 4, 2 << 32, beside_reads) > 0, "it rests");
     let rows = scan(&tablet, RowRange::all(), Projection::all(), false, None).unwrap();
     assert_eq!(rows.len(), 2000);
+}
+
+#[test]
+fn a_device_that_fails_for_a_while_keeps_the_space_of_values_for_no_longer() {
+    let files = Arc::new(FaultFiles::new(Arc::new(MemoryFiles::new())));
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let env = env(Arc::clone(&files) as Arc<dyn Files>, Arc::clone(&clock), 5);
+    let (engine, tablet) = open_started(env, options());
+    let write = |rows: &mut dyn Iterator<Item = u64>, seed: u64| {
+        for n in rows {
+            let mutations = vec![put(1, "q", 1000, &value(n + seed))];
+            let row = Bytes::from(row(n));
+            block_on(tablet.apply_when_room(RowBatch { row, mutations })).unwrap();
+        }
+        block_on(tablet.flush()).unwrap();
+        engine.compact_fully().unwrap();
+    };
+    let garbage = || tablet.stats().value_garbage_bytes;
+    write(&mut (0..400), 0);
+    files.inject(Fault::new(FaultOp::Read).on_path("/data/values").kind(ErrorKind::Io).sticky());
+    write(&mut (0..400).filter(|n| n % 4 > 0), 1 << 32);
+    engine.run_background().unwrap();
+    let before = garbage();
+    assert!(before > 200 << 10, "{before} bytes of garbage: there are values to move");
+    files.heal();
+    for _ in 0..12 {
+        clock.advance_micros(10_000_000);
+        engine.run_background().unwrap();
+    }
+    assert!(garbage() < before / 4, "{} of {before} bytes of garbage are left", garbage());
 }
 
 #[test]

@@ -222,7 +222,7 @@ pub const KEYS: &[Key] = &[
         about: "threads that compact; flushes have one of their own",
         set: |config, value| {
             config.shares.compaction_threads =
-                auto(value, |value| Ok(values::whole_number(value, CORES_MAX)?.max(1)))?;
+                auto(value, |value| values::whole_number(value, 1, CORES_MAX))?;
             Ok(())
         },
     },
@@ -249,7 +249,7 @@ pub const KEYS: &[Key] = &[
         default: "30",
         about: "days after which a data file is written anew; 0 for never",
         set: |config, value| {
-            let days = values::whole_number(value, REWRITE_DAYS_MAX)?;
+            let days = values::whole_number(value, 0, REWRITE_DAYS_MAX)?;
             config.engine.rewrite_age_ms = days as u64 * DAY_MS;
             Ok(())
         },
@@ -269,7 +269,7 @@ pub const KEYS: &[Key] = &[
         default: "80",
         about: "percent of the block cache that indexes and filters may take",
         set: |config, value| {
-            let percent = values::whole_number(value, SHARE_PERCENT_MAX)?;
+            let percent = values::whole_number(value, 0, SHARE_PERCENT_MAX)?;
             config.engine.partition_share_percent = percent as u32;
             Ok(())
         },
@@ -280,7 +280,7 @@ pub const KEYS: &[Key] = &[
         about: "percent of the block cache that may go to a filter of a bit and a half a row, always in memory, which halves reads of absent rows",
         set: |config, value| {
             config.engine.coarse_share_percent =
-                values::whole_number(value, SHARE_PERCENT_MAX)? as u32;
+                values::whole_number(value, 0, SHARE_PERCENT_MAX)? as u32;
             Ok(())
         },
     },
@@ -309,7 +309,7 @@ pub const KEYS: &[Key] = &[
         default: "2",
         about: "upper levels of files whose whole index and filter stay in memory",
         set: |config, value| {
-            config.engine.pinned_levels = values::whole_number(value, PINNED_LEVELS_MAX)? as u32;
+            config.engine.pinned_levels = values::whole_number(value, 0, PINNED_LEVELS_MAX)? as u32;
             Ok(())
         },
     },
@@ -318,7 +318,7 @@ pub const KEYS: &[Key] = &[
         default: "12",
         about: "bits of filters per row on average, 4 to 20, spent where they spare most reads; 0 writes no filters",
         set: |config, value| {
-            let bits = values::whole_number(value, FILTER_BITS_MAX)?;
+            let bits = values::whole_number(value, 0, FILTER_BITS_MAX)?;
             if (1..FILTER_BITS_MIN).contains(&bits) {
                 return Err(format!("{value:?} is too small: 0, or at least {FILTER_BITS_MIN}"));
             }
@@ -385,7 +385,7 @@ pub const KEYS: &[Key] = &[
         default: "0",
         about: "cores that serve requests; 0 means all; where there are as many as processors, each keeps to one",
         set: |config, value| {
-            config.cores = values::whole_number(value, CORES_MAX)?;
+            config.cores = values::whole_number(value, 0, CORES_MAX)?;
             Ok(())
         },
     },

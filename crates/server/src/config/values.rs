@@ -45,10 +45,10 @@ pub fn boolean(value: &str) -> Result<bool, String> {
     value.parse().map_err(|_| format!("{value:?} is neither true nor false"))
 }
 
-/// A whole number from 0 to `max`.
-pub fn whole_number(value: &str, max: usize) -> Result<usize, String> {
-    let number = value.parse::<usize>().ok().filter(|number| *number <= max);
-    number.ok_or_else(|| format!("{value:?} is not a whole number from 0 to {max}"))
+/// A whole number from `min` to `max`.
+pub fn whole_number(value: &str, min: usize, max: usize) -> Result<usize, String> {
+    let number = value.parse::<usize>().ok().filter(|number| (min..=max).contains(number));
+    number.ok_or_else(|| format!("{value:?} is not a whole number from {min} to {max}"))
 }
 
 /// A key of a file by its full name, and its value as text or what is wrong with its kind.
@@ -116,9 +116,10 @@ mod tests {
 
     #[test]
     fn numbers_and_truths_are_checked() {
-        assert_eq!(whole_number("3", 4), Ok(3));
-        assert!(whole_number("5", 4).is_err());
-        assert!(whole_number("-1", 4).is_err());
+        assert_eq!(whole_number("3", 0, 4), Ok(3));
+        assert!(whole_number("5", 0, 4).is_err());
+        assert!(whole_number("-1", 0, 4).is_err());
+        assert!(whole_number("0", 1, 4).is_err());
         assert_eq!(boolean("true"), Ok(true));
         assert!(boolean("yes").is_err());
     }

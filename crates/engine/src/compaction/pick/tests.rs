@@ -269,6 +269,20 @@ fn of_a_pick_that_failed_further_down_than_it_must_go_the_files_there_are_left_a
 }
 
 #[test]
+fn a_pick_that_failed_where_nothing_lies_leaves_files_alone_too() {
+    let levels = ["L4: 1[a-c]6", "L5: 2[a-c]20 3[d-m]40", "L6: 5[d-z]300"];
+    let tree = tree(&["base=3"], &levels);
+    let pick = |busy: &Busy| pick_by_shape(&tree.version, &tree.shape(), &tree.options, busy);
+    let mut busy = Busy::default();
+    let failed = pick(&busy).unwrap();
+    let left: Vec<_> = failed.gives_up().map(|file| file.id).collect();
+    assert_eq!((failed.output_level, &left), (6, &vec![2]));
+    busy.files.extend(left);
+    let next = pick(&busy);
+    assert!(next.is_none_or(|next| next.inputs.iter().all(|file| file.id != 1 && file.id != 2)));
+}
+
+#[test]
 fn picks() {
     let mut current = tree(&[], &[]);
     run_cases("picks.txt", |command, input| {

@@ -149,6 +149,20 @@ fn a_failure_below_level_0_is_over_with_the_next_compaction_there() {
 }
 
 #[test]
+fn a_failure_in_level_0_is_over_once_nothing_lies_there() {
+    let full = full();
+    full.faults.set_free_bytes(Some(1));
+    full.compact().unwrap_err();
+    assert!(full.held().is_some());
+    full.faults.set_free_bytes(None);
+    block_on(full.rig.tablet.drop_rows(RowRange::all())).unwrap();
+    full.fill();
+    assert_eq!(full.held(), None, "behind, no more");
+    let refused = full.refused();
+    assert!(!refused.message().contains("free"), "{refused}");
+}
+
+#[test]
 fn a_directory_whose_sync_has_failed_is_not_synced_again() {
     let full = full();
     let core = &full.rig.tablet.core;
