@@ -27,6 +27,11 @@ pub trait Helper: Send + Sync {
 
     /// Resolves when work has waited for it long enough: it may be at other work for long, or lack a processor.
     fn patience(&self) -> BoxFuture<'static, ()>;
+
+    /// Resolves when what else is ready on the thread that it was lent to had its turn; at once where nothing else is.
+    fn others_first(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 thread_local! {
@@ -47,6 +52,14 @@ pub fn lend(helper: Arc<dyn Helper>) -> Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         OWN.set(None);
+    }
+}
+
+/// Gives way to what else this thread has to do, where it has a helper: one that has none serves nobody else.
+pub(crate) async fn others_first() {
+    let own = OWN.with_borrow(Option::clone);
+    if let Some(helper) = own {
+        helper.others_first().await;
     }
 }
 

@@ -268,6 +268,11 @@ impl<'a> KeyView<'a> {
         self.bytes.get(..self.bytes.len() - SUFFIX_LEN).unwrap_or_default()
     }
 
+    /// The key of the cell: the column and the timestamp, which its records share.
+    pub fn cell_prefix(self) -> &'a [u8] {
+        self.bytes.get(..self.bytes.len() - SUFFIX_LEN + 8).unwrap_or_default()
+    }
+
     /// The row, unescaped, into `out` (cleared first).
     pub fn row_into(self, out: &mut Vec<u8>) {
         unescape_into(self.bytes.get(..self.row_len() - 2).unwrap_or_default(), out);

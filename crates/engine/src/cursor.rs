@@ -17,6 +17,7 @@ use bytes::Bytes;
 
 use crate::cell::KeyView;
 use crate::error::Result;
+use crate::memtable::Totals;
 use crate::sst::{Block, BlockRequest, RowSink};
 
 /// What became of a cursor operation.
@@ -85,6 +86,11 @@ pub trait Cursor: Send {
     /// The qualifier under the cursor, unescaped; shared where the cursor can.
     fn qualifier_bytes(&self) -> Bytes {
         self.entry().map_or_else(Bytes::new, |e| Bytes::from(e.key.qualifier().into_owned()))
+    }
+
+    /// The totals of the memtable that the record under the cursor is in, if it is in one.
+    fn totals(&self) -> Option<&Arc<Totals>> {
+        None
     }
 
     /// While blocked: appends the blocks that the cursor waits for.

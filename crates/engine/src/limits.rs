@@ -21,6 +21,10 @@ pub const SKIP_BEFORE_SEEK_AGAIN: u32 = 2;
 /// caller that waits for a mark holds its thread for longer, and a client that resumes repeats more.
 pub const SCAN_PROGRESS_RECORDS: u64 = 16_384;
 
+/// Records of one row that a read looks at before others of its thread have their turn: some 100 microseconds of work, as long as
+/// turns are elsewhere. Lower: rows of as many cells take longer. Higher: so does whatever waits for the thread.
+pub const RECORDS_PER_TURN: u64 = 2_048;
+
 /// How far the wall clock may get ahead of the monotonic one between two looks, as a clock does that is set. A day costs nobody a
 /// backup or a deleted table that was to stay for the usual week or month. A smaller value doubts a machine that slept for a night.
 pub const CLOCK_JUMP_MAX: Duration = Duration::from_hours(24);

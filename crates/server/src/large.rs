@@ -16,6 +16,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tepui_bigtable::activity::{self, Working};
 use tepui_bigtable::error::{Error, Result};
+use tepui_bigtable::turn;
 use tepui_engine::aside;
 use tepui_engine::io::{JoinHandle, Spawner};
 use tepui_engine::relay;
@@ -101,6 +102,10 @@ impl aside::Helper for Beside {
 
     fn patience(&self) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(self.patience))
+    }
+
+    fn others_first(&self) -> BoxFuture<'static, ()> {
+        Box::pin(turn::others_first())
     }
 }
 

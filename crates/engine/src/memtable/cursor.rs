@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::skiplist::{ListCursor, Record, RowPlace, SkipList};
+use super::totals::Totals;
 use crate::cell::{FamilyId, Kind, Place, RowRange, Seq, Timestamp, row_prefix};
 use crate::cursor::{Cursor, Entry, Step};
 use crate::error::Result;
@@ -28,10 +29,16 @@ pub struct MemtableCursor {
     /// The row prefix that `seek_row_before` seeks, kept for its memory.
     row: Vec<u8>,
     has_tombstones: bool,
+    totals: Arc<Totals>,
 }
 
 impl MemtableCursor {
-    pub(super) fn new(list: Arc<SkipList>, bounds: &RowRange, has_tombstones: bool) -> Self {
+    pub(super) fn new(
+        list: Arc<SkipList>,
+        totals: Arc<Totals>,
+        bounds: &RowRange,
+        has_tombstones: bool,
+    ) -> Self {
         let upper = if bounds.end.is_empty() { Vec::new() } else { row_prefix(&bounds.end) };
         Self {
             place: ListCursor::new(list),
@@ -39,6 +46,7 @@ impl MemtableCursor {
             upper,
             row: Vec::new(),
             has_tombstones,
+            totals,
         }
     }
 
@@ -119,6 +127,10 @@ impl Cursor for MemtableCursor {
             return Bytes::copy_from_slice(value);
         }
         self.place.shared_value().map_or_else(Bytes::new, Bytes::from_owner)
+    }
+
+    fn totals(&self) -> Option<&Arc<Totals>> {
+        Some(&self.totals)
     }
 
     fn wanted(&self, _out: &mut Vec<BlockRequest>) {}

@@ -22,6 +22,7 @@ mod arena;
 mod cursor;
 mod hints;
 mod skiplist;
+mod totals;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,6 +32,7 @@ use crate::cell::{FamilyId, KeyView, Kind, RowRange, SEQ_MAX, Seq, Timestamp};
 pub use arena::MemtableMemory;
 pub use cursor::{MemtableCursor, MemtableRow, SHARED_VALUE_BYTES_MIN};
 use skiplist::{Inserter, NewValue, Placed, SkipList};
+pub use totals::{Total, Totals};
 
 /// A sorted set of records in memory.
 #[derive(Debug)]
@@ -42,6 +44,7 @@ pub struct Memtable {
     /// [`SEQ_MAX`] until there is a record.
     seq_min: AtomicU64,
     seq_max: AtomicU64,
+    totals: Arc<Totals>,
 }
 
 /// Figures of one family in a memtable.
@@ -100,6 +103,7 @@ impl Memtable {
             tombstones: AtomicU64::new(0),
             seq_min: AtomicU64::new(SEQ_MAX),
             seq_max: AtomicU64::new(0),
+            totals: Arc::default(),
         })
     }
 
@@ -174,7 +178,8 @@ impl Memtable {
     /// A cursor over the records of the rows in `bounds`, on no record yet. Rows that it hands over whole are looked through for
     /// tombstones where there are any by now.
     pub fn cursor(self: &Arc<Self>, bounds: RowRange) -> MemtableCursor {
-        MemtableCursor::new(Arc::clone(&self.list), &bounds, self.tombstones() > 0)
+        let (list, totals) = (Arc::clone(&self.list), Arc::clone(&self.totals));
+        MemtableCursor::new(list, totals, &bounds, self.tombstones() > 0)
     }
 }
 

@@ -44,6 +44,7 @@ use smallvec::SmallVec;
 
 use crate::cursor::{Cursor, Entry, Step};
 use crate::error::Result;
+use crate::memtable::Totals;
 use crate::read::single::PassOne;
 use crate::sst::{Block, BlockRequest, RowSink};
 
@@ -511,6 +512,10 @@ impl Cursor for MergeCursor {
 
     fn qualifier_bytes(&self) -> Bytes {
         self.current().map_or_else(Bytes::new, Cursor::qualifier_bytes)
+    }
+
+    fn totals(&self) -> Option<&Arc<Totals>> {
+        self.current()?.totals()
     }
 
     fn wanted(&self, out: &mut Vec<BlockRequest>) {

@@ -14,6 +14,7 @@ use crate::cell::{
     unescape_into,
 };
 use crate::error::Result;
+use crate::limits::RECORDS_PER_TURN;
 use crate::memtable::MemtableRow;
 use crate::read::plan::in_ranges;
 use crate::read::ready::ReadyRows;
@@ -33,6 +34,9 @@ pub(super) const BYTES_TAKEN_MAX: u64 = 1 << 20;
 /// Records of a row in a memtable that show nothing, all together, before it is left to the general way, which seeks past
 /// them: more than a read that fits this one meets.
 const IN_VAIN_MAX: usize = 256;
+
+/// Records of a row in a memtable, all together, before it is left to the general way, which lets others of the thread have their turn.
+const IN_ONE_GO_MAX: usize = RECORDS_PER_TURN as usize;
 
 /// Cells for which memory is taken at once, at most, since the row of a memtable before had so many.
 const CELLS_HINT_MAX: usize = 32;
@@ -181,7 +185,7 @@ impl<'a> Assembler<'a> {
             in_vain += usize::from(so_far.cells.len() == found);
             let goes_on = match onward {
                 Onward::General => return false,
-                _ if in_vain > IN_VAIN_MAX => return false,
+                _ if in_vain > IN_VAIN_MAX || self.walked > IN_ONE_GO_MAX => return false,
                 Onward::Nowhere => false,
                 Onward::Record => row.advance(),
                 Onward::Cell => row.advance_cell(),

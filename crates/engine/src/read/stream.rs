@@ -23,11 +23,12 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::aside;
 use crate::cell::{Cell, KeyView, ReadRow, Row, RowRange, Seq, row_prefix};
 use crate::cursor::{Cursor, Step};
 use crate::error::{Error, Result};
 use crate::io::IoEngine;
-use crate::limits::{SCAN_PROGRESS_RECORDS, SKIP_BEFORE_SEEK};
+use crate::limits::{RECORDS_PER_TURN, SCAN_PROGRESS_RECORDS, SKIP_BEFORE_SEEK};
 use crate::read::merge::MergeCursor;
 use crate::read::plan::{Plan, target_after};
 use crate::read::ready::ReadyRows;
@@ -101,6 +102,8 @@ enum Turn {
     Ready,
     End,
     Blocked,
+    /// Others are to have their turn: the row under way is long.
+    Pause,
 }
 
 /// The rows of a range, in order. Dropping it, also while it waits for blocks, releases all it holds.
@@ -120,6 +123,8 @@ pub struct RowStream {
     blocked: bool,
     /// Records looked at since the last row or mark was returned.
     records: u64,
+    /// Records of the current row that were looked at in this turn.
+    in_turn: u64,
     scratch: Vec<u8>,
     /// What rows that are taken at once are assembled by; `None` where dropped rows are to be hidden, or
     /// the range is one row.
@@ -197,6 +202,7 @@ impl RowStream {
             state: if nothing { State::Done } else { State::Start },
             blocked: false,
             records: 0,
+            in_turn: 0,
             scratch: Vec::new(),
             single_source,
             keys: RowKeys::default(),
@@ -223,7 +229,8 @@ impl RowStream {
     /// [`SCAN_PROGRESS_RECORDS`] records that showed nothing). Rows come in ascending order, or descending
     /// for a reverse scan; cells within a row always ascend.
     ///
-    /// Awaits only where a block or a value must be loaded, or a large value unpacked. A future that is dropped unfinished loses nothing: the
+    /// Awaits only where a block or a value must be loaded, a large value unpacked, or where a row has so many records that others of
+    /// the thread are to have their turn. A future that is dropped unfinished loses nothing: the
     /// next call goes on where it stood.
     pub async fn next(&mut self) -> Result<Option<Row>> {
         Ok(self.next_in_place().await?.map(Row::from))
@@ -255,6 +262,7 @@ impl RowStream {
                 Ok(Turn::End) if self.ready.is_empty() => return Ok(None),
                 Ok(Turn::End) => {}
                 Ok(Turn::Blocked) => self.blocked = true,
+                Ok(Turn::Pause) => aside::others_first().await,
                 // Rows that were taken before it come first.
                 Err(error) => {
                     self.state = State::Done;
@@ -342,6 +350,7 @@ impl RowStream {
                         {
                             self.visible.begin(entry.key);
                             self.state = State::Row;
+                            self.in_turn = 0;
                         }
                         continue;
                     }
@@ -350,6 +359,10 @@ impl RowStream {
                         continue;
                     }
                 },
+                State::Row if self.in_turn >= RECORDS_PER_TURN => {
+                    self.in_turn = 0;
+                    return Ok(Turn::Pause);
+                }
                 State::Row => {
                     let row = self.visible.row_prefix();
                     let entry = self.merge.entry().filter(|e| e.key.row_prefix() == row);
@@ -360,6 +373,7 @@ impl RowStream {
                         }
                     };
                     self.records += 1;
+                    self.in_turn += 1;
                     match self.visible.push(entry, &self.merge)? {
                         Action::Next => self.merge.next()?,
                         Action::Seek => self.merge.seek(self.visible.target())?,

@@ -14,11 +14,14 @@
 //! * a record newer than the snapshot is passed over;
 //! * a record below the sequence of a tombstone in whose scope it is ends the cell, with all after it;
 //! * a value ends the cell: alone it is what the cell shows, and under operands it is their base;
-//! * an operand of an aggregate is added to those before it.
+//! * an operand of an aggregate is added to those before it; those of a memtable that others have added up before are taken at once
+//!   ([`Totals`]).
 //!
 //! What the projection leaves out is first stepped over, and after [`SKIP_BEFORE_SEEK`] records sought
 //! past; older records of a cell, and cells with timestamps above the projection's range, only where there are no tombstones at
 //! all: those lie among them, and may reach further.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -29,13 +32,19 @@ use crate::cell::{
 use crate::cursor::{Cursor, Entry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{SKIP_BEFORE_SEEK, SKIP_BEFORE_SEEK_AGAIN};
+use crate::memtable::{Total, Totals};
 use crate::read::plan::{FamilyPlan, Place, Plan, target_after, target_cell, target_family};
 use crate::read::range_tombstones::RangeTombstones;
 use crate::read::{EncodedExcised, aggregate};
+use crate::schema::Aggregate;
 use crate::values::{Elsewhere, FoundRow, ValuePointer};
 
 /// Bytes of a row key that an error message shows.
 const ROW_SHOWN_BYTES_MAX: usize = 128;
+
+/// Operands of a cell in a memtable from which what they come to is kept for others: some ten microseconds of work, where to keep it
+/// takes less than one. Few in tests, so that histories of some dozen writes have such.
+const TOTAL_MIN: u32 = if cfg!(test) { 3 } else { 512 };
 
 /// What the driver does after a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +74,19 @@ enum State {
     Operands(aggregate::State),
     /// Decided; what follows of it is older.
     Decided,
+}
+
+/// Operands of one cell that lie in one memtable, one after the other.
+#[derive(Debug)]
+struct Run {
+    totals: Arc<Totals>,
+    newest: Seq,
+    oldest: Seq,
+    state: aggregate::State,
+    /// How many were looked at.
+    added: u32,
+    /// What the last of them come to.
+    known: Option<Total>,
 }
 
 /// Assembles one row at a time. See the module.
@@ -98,6 +120,8 @@ pub(super) struct VisibleRow {
 
     timestamp: Timestamp,
     state: State,
+    /// Operands that are not in `state` yet.
+    run: Option<Run>,
 
     /// Records below `target` are passed over.
     skipping: bool,
@@ -137,6 +161,7 @@ impl VisibleRow {
             versions: 0,
             timestamp: 0,
             state: State::Empty,
+            run: None,
             skipping: false,
             target: Vec::new(),
             stepped: 0,
@@ -159,6 +184,7 @@ impl VisibleRow {
         self.family = FAMILY_NONE;
         self.column.clear();
         self.state = State::Empty;
+        self.run = None;
         self.skipping = false;
         self.stepped = 0;
         self.patience = SKIP_BEFORE_SEEK;
@@ -189,7 +215,7 @@ impl VisibleRow {
 
     /// Whether the row has nothing to show so far, open operands included.
     pub(super) fn is_empty(&self) -> bool {
-        self.cells.is_empty() && !matches!(self.state, State::Operands(_))
+        self.cells.is_empty() && self.run.is_none() && !matches!(self.state, State::Operands(_))
     }
 
     fn row_key(&self) -> Vec<u8> {
@@ -305,20 +331,9 @@ impl VisibleRow {
             self.qualifier = Some(cursor.qualifier_bytes());
         }
         if key.kind() == Kind::Merge {
-            let Some(how) = self.aggregate() else {
-                let what = "an operand in a family without an aggregate";
-                return Err(Error::new(ErrorKind::Corruption, what));
-            };
-            if let State::Operands(state) = &mut self.state {
-                if !state.add(how, value) {
-                    return Err(malformed(value, "operand"));
-                }
-            } else {
-                let state = aggregate::State::begin(how, value);
-                self.state = State::Operands(state.ok_or_else(|| malformed(value, "operand"))?);
-            }
-            return Ok(Action::Next);
+            return self.take_operand(cursor, key, value);
         }
+        self.close_run()?;
         let pointer = match key.kind() {
             Kind::ValueElsewhere => Some(pointer(value)?),
             _ => None,
@@ -346,16 +361,99 @@ impl VisibleRow {
         })
     }
 
+    fn take_operand(
+        &mut self,
+        cursor: &impl Cursor,
+        key: KeyView<'_>,
+        value: &[u8],
+    ) -> Result<Action> {
+        let Some(how) = self.aggregate() else {
+            let what = "an operand in a family without an aggregate";
+            return Err(Error::new(ErrorKind::Corruption, what));
+        };
+        let totals = cursor.totals();
+        let goes_on = |run: &Run| totals.is_some_and(|totals| Arc::ptr_eq(totals, &run.totals));
+        if !self.run.as_ref().is_some_and(goes_on) {
+            self.close_run()?;
+        }
+        let seq = key.seq();
+        let Some(run) = &mut self.run else {
+            let Some(totals) = totals else {
+                self.add(how, value)?;
+                return Ok(Action::Next);
+            };
+            // Whoever added them up may not have known yet that the row was dropped in between.
+            let hidden_below = self.hidden_below(key.timestamp());
+            let known = totals.of(key.cell_prefix(), seq).filter(|t| t.oldest >= hidden_below);
+            let first = known.as_ref().filter(|total| total.newest == seq);
+            let operand = first.map_or(value, |total| &total.state);
+            let state = aggregate::State::begin(how, operand);
+            let state = state.ok_or_else(|| malformed(operand, "operand"))?;
+            let oldest = first.map_or(seq, |total| total.oldest);
+            let is_known = first.is_some();
+            let totals = Arc::clone(totals);
+            self.run = Some(Run { totals, newest: seq, oldest, state, added: 1, known });
+            return Ok(if is_known { self.leave_known(oldest) } else { Action::Next });
+        };
+        let known = run.known.as_ref().filter(|total| total.newest == seq);
+        let operand = known.map_or(value, |total| &total.state);
+        if !run.state.add(how, operand) {
+            return Err(malformed(operand, "operand"));
+        }
+        run.added += 1;
+        run.oldest = known.map_or(seq, |total| total.oldest);
+        let (is_known, oldest) = (known.is_some(), run.oldest);
+        Ok(if is_known { self.leave_known(oldest) } else { Action::Next })
+    }
+
+    /// Passes over the operands of the cell down to this one.
+    fn leave_known(&mut self, oldest: Seq) -> Action {
+        let before = oldest.saturating_sub(1);
+        target_cell(&self.column, self.timestamp, before, &mut self.target);
+        self.skipping = true;
+        self.seek()
+    }
+
+    /// Adds an operand, or what several come to.
+    fn add(&mut self, how: Aggregate, operand: &[u8]) -> Result<()> {
+        if let State::Operands(state) = &mut self.state {
+            let is_added = state.add(how, operand);
+            return is_added.then_some(()).ok_or_else(|| malformed(operand, "operand"));
+        }
+        let state = aggregate::State::begin(how, operand);
+        self.state = State::Operands(state.ok_or_else(|| malformed(operand, "operand"))?);
+        Ok(())
+    }
+
+    /// Adds the operands that came one after the other, and keeps for others what they come to where they are many.
+    fn close_run(&mut self) -> Result<()> {
+        let (Some(run), Some(how)) = (self.run.take(), self.aggregate()) else { return Ok(()) };
+        let Run { totals, newest, oldest, state, added, .. } = run;
+        if added >= TOTAL_MIN {
+            let mut cell = Vec::new();
+            target_cell(&self.column, self.timestamp, newest, &mut cell);
+            if let Ok(key) = KeyView::from_parts(&cell, self.row.len()) {
+                totals.put(key.cell_prefix(), Total { newest, oldest, state: state.encode() });
+            }
+        }
+        if matches!(self.state, State::Operands(_)) {
+            return self.add(how, &state.encode());
+        }
+        self.state = State::Operands(state);
+        Ok(())
+    }
+
     fn family_plan(&self) -> Option<&FamilyPlan> {
         self.plan.families.get(self.family_at)
     }
 
-    fn aggregate(&self) -> Option<crate::schema::Aggregate> {
+    fn aggregate(&self) -> Option<Aggregate> {
         self.family_plan().and_then(|f| f.aggregate)
     }
 
     /// Shows operands that no value or tombstone ended, and forgets the cell.
     fn close_cell(&mut self) -> Result<Room> {
+        self.close_run()?;
         let state = std::mem::replace(&mut self.state, State::Empty);
         match state {
             State::Operands(state) => self.show(state.encode()),

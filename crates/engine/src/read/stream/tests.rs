@@ -1,13 +1,16 @@
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::aside::Helper;
 use crate::cache::QuickBlockCache;
 use crate::cell::{FamilyId, Mutation, SEQ_MAX, TimestampRange};
 use crate::error::ErrorKind;
@@ -20,6 +23,7 @@ use crate::read::testing::{NoIo, Record, VecCursor, cursors, read};
 use crate::read::{FamilyProjection, QualifierRange};
 use crate::sst::testing::{TestFiles, TestIo};
 use crate::sst::{CursorOptions, SstOptions, SstReader, SstWriter};
+use crate::tablet::TabletId;
 
 fn spec(snapshot: Seq) -> ReadSpec {
     ReadSpec {
@@ -220,6 +224,72 @@ proptest! {
     }
 }
 
+/// Mostly additions to few cells, of the families with aggregates.
+fn any_addition() -> impl Strategy<Value = Event> {
+    let qualifier = || prop::sample::select(vec![&b"p"[..], b"q"]).prop_map(Bytes::from_static);
+    let merge = (2..=3_u32, qualifier(), 0..2_i64, any::<i8>());
+    let merge = merge.prop_map(|(family, qualifier, timestamp, n)| Mutation::Merge {
+        family: FamilyId(family),
+        qualifier,
+        timestamp,
+        operand: Bytes::copy_from_slice(&i64::from(n).to_be_bytes()),
+    });
+    let delete = (2..=3_u32, qualifier(), any_timestamps());
+    let delete = delete.prop_map(|(family, qualifier, timestamps)| Mutation::DeleteCells {
+        family: FamilyId(family),
+        qualifier,
+        timestamps,
+    });
+    let mutate = |mutation| Event::Mutate(Bytes::from_static(b"a"), mutation);
+    prop_oneof![
+        30 => merge.prop_map(mutate),
+        1 => delete.prop_map(mutate),
+        1 => (2..=3_u32).prop_map(move |f| mutate(Mutation::DeleteFamily { family: FamilyId(f) })),
+        1 => Just(mutate(Mutation::DeleteRow)),
+        1 => any_range().prop_map(Event::Excise),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn operands_that_were_added_up_before_change_no_read(
+        events in vec(any_addition(), 1..120),
+        cut in any::<prop::sample::Index>(),
+        mut reads in vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..12),
+    ) {
+        let history = History(events);
+        let cut = cut.index(history.0.len() + 1) as Seq;
+        let memtables = [Memtable::new(1), Memtable::new(2)];
+        let mut written = 0;
+        reads.sort_by_key(|(until, _)| until.index(history.0.len()));
+        for (until, snapshot) in reads {
+            let until = until.index(history.0.len()) as Seq + 1;
+            for seq in written + 1..=until {
+                for (key, value) in history.records(|of| of == seq) {
+                    memtables[usize::from(seq > cut)].insert(KeyView::parse(&key).unwrap(), &value);
+                }
+            }
+            written = written.max(until);
+            let seen = History(history.0[..written as usize].to_vec());
+            for snapshot in [snapshot.index(written as usize + 1) as Seq, SEQ_MAX] {
+                let spec = ReadSpec { excised: seen.excised(), ..spec(snapshot) };
+                let rows = seen.rows(snapshot, &spec.schema);
+                let cursor = |memtable: &Arc<Memtable>| {
+                    Box::new(memtable.cursor(RowRange::all())) as Box<dyn Cursor>
+                };
+                let cursors = memtables.iter().rev().map(cursor).collect();
+                let mut stream = RowStream::new(cursors, spec, Arc::new(NoIo), Box::new(()));
+                let mut found = Vec::new();
+                while let Some(row) = stream.next().now_or_never().unwrap().unwrap() {
+                    found.push(row);
+                }
+                found.retain(|row| !row.cells.is_empty());
+                prop_assert_eq!(found, rows);
+            }
+        }
+    }
+}
+
 fn put(row: &str, family: u32, qualifier: &str, timestamp: i64, value: &[u8], seq: Seq) -> Record {
     let put = Mutation::Put {
         family: FamilyId(family),
@@ -370,6 +440,52 @@ fn of_memtable(records: &[Record], spec: ReadSpec) -> (Arc<Memtable>, RowStream)
     }
     let cursors: Vec<Box<dyn Cursor>> = vec![Box::new(memtable.cursor(RowRange::all()))];
     (memtable, RowStream::new(cursors, spec, Arc::new(NoIo), Box::new(())))
+}
+
+/// Of a thread that has other things to do.
+#[derive(Default)]
+struct Busy(AtomicU64);
+
+impl Helper for Busy {
+    fn carry_out(&self, _: Option<TabletId>, work: Box<dyn FnOnce() + Send>) {
+        work();
+    }
+
+    fn patience(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+
+    fn others_first(&self) -> BoxFuture<'static, ()> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Box::pin(std::future::ready(()))
+    }
+}
+
+#[test]
+fn others_of_the_thread_have_turns_within_a_long_row_and_none_for_short_ones() {
+    const RECORDS: u64 = 10_000;
+    let cell = |row: &str, n: u64| put(row, 1, &format!("{n:05}"), 1, b"v", 1);
+    let long: Vec<_> = (0..RECORDS).map(|n| cell("a", n)).collect();
+    let additions = (1..=RECORDS).map(|seq| merge("a", 2, &1_i64.to_be_bytes(), seq)).collect();
+    let short = (0..RECORDS).map(|n| cell(&format!("{n:05}"), 0)).collect();
+    let row = || RowRange::row(b"a");
+    for (records, range, rows, cells, turns) in [
+        (&long, RowRange::all(), 1, RECORDS as usize, 4),
+        (&long, row(), 1, RECORDS as usize, 4),
+        (&additions, row(), 1, 1, 4),
+        (&short, RowRange::all(), RECORDS as usize, RECORDS as usize, 0),
+    ] {
+        let busy = Arc::new(Busy::default());
+        let _lent = aside::lend(Arc::clone(&busy) as _);
+        let spec = ReadSpec { range, tombstones: false, ..spec(RECORDS) };
+        let (_memtable, mut stream) = of_memtable(records, spec);
+        let (mut found, mut seen) = (0, 0);
+        while let Some(row) = step(&mut stream).unwrap() {
+            found += 1;
+            seen += row.cells.len();
+        }
+        assert_eq!((found, seen, busy.0.load(Ordering::Relaxed)), (rows, cells, turns));
+    }
 }
 
 #[test]
@@ -619,7 +735,7 @@ fn a_future_dropped_while_blocked_loses_nothing() {
             match stream.advance().unwrap() {
                 Turn::Blocked => stream.blocked = true,
                 Turn::Row(row) => rows.push(Row::from(row)),
-                Turn::Ready => {}
+                Turn::Ready | Turn::Pause => {}
                 Turn::End => break,
             }
         }
