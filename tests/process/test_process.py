@@ -121,6 +121,23 @@ def test_sigterm_under_load_ends_in_time_and_loses_nothing(make_server, open_tab
     server.stop()
 
 
+def test_a_server_whose_log_nobody_takes_any_more_serves_and_stops_in_order(make_server, open_table, scratch):
+    log = scratch / "stderr"
+    os.mkfifo(log)
+    server = make_server(prefix=("sh", "-c", f'exec "$0" "$@" 2>{log}'))
+    # Before the server opens it to write, which would wait.
+    reader = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        host = server.start()
+    finally:
+        os.close(reader)
+    fill(open_table(host), 100)
+    server.stop()  # raises unless the server leaves with code 0
+    server.prefix = ()
+    check_rows(open_table(server.start()), 100)
+    server.stop()
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_a_start_that_takes_long(make_server, scratch, number, code):
     server = make_server()

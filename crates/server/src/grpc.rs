@@ -20,7 +20,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt as _};
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use http_body::{Body, Frame};
 use hyper::service::Service;
 use prost::Message;
@@ -40,6 +40,9 @@ use crate::metrics::rpc::{Counted, Recorder};
 use crate::status::from_error;
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
+
+/// What follows it where it says how messages are made of bytes: as they are served.
+const PROTO: &[u8] = b"+proto";
 
 /// How a message is compressed, and how one may be.
 const ENCODING: &str = "grpc-encoding";
@@ -259,6 +262,29 @@ impl<S: Rpcs, B: Inbound> Service<http::Request<GatedBody<B>>> for Server<S> {
     }
 }
 
+/// The answer of HTTP to a request that is none of gRPC's, whatever its path: gRPC's own refusals look like successes to others.
+pub fn refusal<B, R: Default>(request: &http::Request<B>) -> Option<http::Response<R>> {
+    let mut refusal = http::Response::new(R::default());
+    if request.method() != Method::POST {
+        *refusal.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+        refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+    } else if !request.headers().get(header::CONTENT_TYPE).is_some_and(is_grpc) {
+        *refusal.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    } else {
+        return None;
+    }
+    Some(refusal)
+}
+
+/// Whether a content type is that of gRPC's requests.
+fn is_grpc(content_type: &HeaderValue) -> bool {
+    let parameters = content_type.as_bytes().strip_prefix(CONTENT_TYPE.as_bytes());
+    parameters.is_some_and(|rest| {
+        let rest = rest.strip_prefix(PROTO).unwrap_or(rest);
+        rest.is_empty() || rest.starts_with(b";")
+    })
+}
+
 /// The answer to a path that names no RPC.
 pub fn no_rpc(path: &str) -> Answer {
     let what =
@@ -292,9 +318,10 @@ pub async fn receive_parts<M: Repeats>(
 async fn received(
     request: http::Request<GatedBody<impl Inbound>>,
 ) -> Result<(Head, Bytes), Status> {
+    let beside = bytes_of(request.uri());
     let (mut head, body) = head_of(request);
     check_encoding(&head.headers)?;
-    head.headers = kept(head.headers);
+    head.headers = kept(head.headers, beside);
     Ok((head, collect::message(body).await?))
 }
 
@@ -311,11 +338,18 @@ fn check_fields(fields: usize, fields_max: usize) -> Result<(), Status> {
     Err(from_error(&Error::invalid_argument(what)))
 }
 
-/// What is kept of the headers of a request while it is carried out: all of them, or those that are looked at later.
-fn kept(headers: HeaderMap) -> HeaderMap {
+/// Bytes of a request's path, and of what came with it.
+pub(crate) fn bytes_of(uri: &Uri) -> usize {
+    let authority = uri.authority().map_or(0, |authority| authority.as_str().len());
+    authority + uri.path_and_query().map_or(0, |path| path.as_str().len())
+}
+
+/// What is kept of the headers of a request while it is carried out: all of them, or those that are looked at later. `beside` are
+/// bytes that came with them and may be kept by any of them.
+pub(crate) fn kept(headers: HeaderMap, beside: usize) -> HeaderMap {
     let bytes = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
     if headers.len() <= HEADERS_REUSED_MAX
-        && headers.iter().map(bytes).sum::<usize>() <= HEADERS_KEPT_BYTES_MAX
+        && headers.iter().map(bytes).sum::<usize>() + beside <= HEADERS_KEPT_BYTES_MAX
     {
         return headers;
     }
@@ -623,7 +657,8 @@ mod tests {
         let few: HeaderMap = (0..10)
             .map(|n| (HeaderName::try_from(format!("name-{n}")).unwrap(), CONTENT_TYPE))
             .collect();
-        assert_eq!(kept(few.clone()), few);
+        assert_eq!(kept(few.clone(), 100), few);
+        assert!(kept(few, HEADERS_KEPT_BYTES_MAX).is_empty(), "what came with them is much");
         let mut many = HeaderMap::new();
         for _ in 0..2_000 {
             many.append("age", HeaderValue::from_static(""));
@@ -634,9 +669,34 @@ mod tests {
             for name in LOOKED_AT_LATER {
                 headers.insert(name, CONTENT_TYPE);
             }
-            let kept = kept(headers);
+            let kept = kept(headers, 0);
             assert_eq!(kept.len(), LOOKED_AT_LATER.len());
             assert!(LOOKED_AT_LATER.iter().all(|name| kept[*name] == CONTENT_TYPE));
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_of_grpcs_is_answered_by_http() {
+        let status = |method: &str, content_type: Option<&str>| {
+            let mut request = http::Request::builder().method(method);
+            if let Some(content_type) = content_type {
+                request = request.header("content-type", content_type);
+            }
+            let refusal = refusal::<_, Reply>(&request.body(()).unwrap())?;
+            assert!(refusal.body().is_end_stream());
+            let allowed = refusal.headers().get("allow").map(|allowed| allowed.to_str().unwrap());
+            assert_eq!(allowed, (refusal.status() == 405).then_some("POST"));
+            Some(refusal.status().as_u16())
+        };
+        for served in ["", "+proto", ";charset=utf-8", "+proto; x=y"] {
+            assert_eq!(status("POST", Some(&format!("application/grpc{served}"))), None);
+        }
+        for other in ["application/json", "application/grpc-web", "application/grpc+json", "x"] {
+            assert_eq!(status("POST", Some(other)), Some(415), "{other}");
+        }
+        assert_eq!(status("POST", None), Some(415));
+        for method in ["GET", "PUT", "OPTIONS"] {
+            assert_eq!(status(method, Some("application/grpc")), Some(405), "{method}");
         }
     }
 

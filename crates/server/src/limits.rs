@@ -10,6 +10,10 @@ pub const REQUEST_MESSAGE_BYTES_MAX: usize = tepui_bigtable::limits::REQUEST_BYT
 /// them, a schema bundle. Larger ones would only be refused later.
 pub const ADMIN_REQUEST_BYTES_MAX: usize = 4 << 20;
 
+/// Bytes of one request message of health checks and reflection, at most. They pass no gate, so that nobody counts what has come of a
+/// thousand of them on each connection; each is a name, of up to a kilobyte, and its host.
+pub const UNGATED_MESSAGE_BYTES_MAX: usize = 4 << 10;
+
 /// Bytes of one message of a `MutateRows` response, at most. Well under the 4 MiB that clients accept, and
 /// enough for all statuses of an ordinary batch in one message.
 pub const MUTATE_ROWS_MESSAGE_BYTES_MAX: usize = 1 << 20;

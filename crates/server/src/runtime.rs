@@ -170,7 +170,7 @@ impl<S: Serves> Core<S> {
                 tokio::time::sleep(DRAIN).await;
             };
             tokio::select! {
-                served = self.serve(listener, given(drain.clone())) => {
+                served = self.serve(listener, drain.clone()) => {
                     if let Err(error) = served {
                         tracing::error!(%error, "a core stopped serving");
                     }
@@ -182,22 +182,18 @@ impl<S: Serves> Core<S> {
         runtime.shutdown_timeout(Duration::ZERO);
     }
 
-    async fn serve(
-        self,
-        listener: TcpListener,
-        drain: impl Future<Output = ()>,
-    ) -> std::io::Result<()> {
+    async fn serve(self, listener: TcpListener, drain: Signal) -> std::io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let incoming = TcpIncoming::from(listener)
             .with_nodelay(Some(true))
             .with_keepalive(Some(KEEPALIVE_INTERVAL));
         let Core { services, streams, windows, door, .. } = self;
-        let mut incoming = door.connections(incoming).take_until(Box::pin(drain));
+        let mut incoming = door.connections(incoming).take_until(Box::pin(given(drain.clone())));
         let (tasks, transport) = (TokioExecutor::new(), transport(windows));
         let draining = GracefulShutdown::new();
         while let Some(accepted) = incoming.next().await {
             let accepted = match accepted {
-                Ok((stream, seat)) => Accepted::new(stream, seat, &streams),
+                Ok((stream, seat)) => Accepted::new(stream, seat, &streams, drain.clone()),
                 Err(error) => {
                     tracing::debug!(%error, "a connection was not accepted");
                     continue;
@@ -323,9 +319,10 @@ mod tests {
             let mut client = HealthClient::new(endpoint.unwrap().connect().await.unwrap());
             client.check(HealthCheckRequest::default()).await.unwrap();
         };
+        let (_drain, draining) = watch::channel(false);
         tokio::select! {
             () = speak => {}
-            served = core.serve(listener, std::future::pending()) => served.unwrap(),
+            served = core.serve(listener, draining) => served.unwrap(),
         }
         let figures = connections.figures();
         assert_eq!((figures.silent, figures.refused), (1, 0));

@@ -9,7 +9,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use tepui_bigtable::error::{Error, Result};
@@ -21,7 +21,7 @@ use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthReporter;
 
-use crate::admission::{Gate, Gated, Streams};
+use crate::admission::{Gate, Gated, Streams, Ungated};
 use crate::backups::Backups;
 use crate::bundles::Bundles;
 use crate::catalog::authorized_views::AuthorizedViews;
@@ -40,6 +40,7 @@ use crate::large::{self, Helper};
 use crate::limits::{
     ADMIN_REQUEST_BYTES_MAX, BLOCKING_THREADS_MAX, CHANGE_STREAM_BYTES, CHANGE_STREAMS_PART,
     CLOCK_AHEAD_MAX, CLOCK_BEHIND_MAX, CLOSE, REQUEST_MESSAGE_BYTES_MAX, SWEEP_THREADS_MAX,
+    UNGATED_MESSAGE_BYTES_MAX,
 };
 use crate::listener;
 use crate::metrics::collect::Sources;
@@ -357,9 +358,12 @@ impl Running {
         self.env.spawner.spawn("tepui-close", Box::new(close))?;
         match closed.recv_timeout(CLOSE) {
             Ok(result) => Ok(result?),
-            Err(_) => {
+            Err(RecvTimeoutError::Timeout) => {
                 tracing::warn!("the engine is still flushing; what is left is in the log");
                 Ok(())
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Error::internal("the engine panicked as it closed; what it said is on stderr"))
             }
         }
     }
@@ -445,11 +449,14 @@ impl Serving<'_> {
                 .register_encoded_file_descriptor_set(DESCRIPTORS)
         };
         let bad = |error| Error::internal(format!("descriptors for reflection: {error}"));
-        let others = Routes::new(HealthServer::new(health))
-            .add_service(reflection().build_v1().map_err(bad)?)
-            .add_service(reflection().build_v1alpha().map_err(bad)?);
+        let v1 = reflection().build_v1().map_err(bad)?;
+        let v1alpha = reflection().build_v1alpha().map_err(bad)?;
+        let bytes_max = UNGATED_MESSAGE_BYTES_MAX;
+        let others = Routes::new(HealthServer::new(health).max_decoding_message_size(bytes_max))
+            .add_service(v1.max_decoding_message_size(bytes_max))
+            .add_service(v1alpha.max_decoding_message_size(bytes_max));
         let admin_max = ADMIN_REQUEST_BYTES_MAX;
-        let services = Others::new(others);
+        let services = Ungated::new(Others::new(others), self.draining.clone());
         let services = Dispatch::new(self.gated(longrunning, admin_max, &recorder), services);
         let services = Dispatch::new(self.gated(instance_admin, admin_max, &recorder), services);
         let services = Dispatch::new(self.gated(table_admin, admin_max, &recorder), services);

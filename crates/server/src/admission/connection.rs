@@ -21,6 +21,7 @@ use super::{Answer, Hold, Streams};
 use crate::gather::Gathered;
 use crate::limits::{PREFACE_BYTES, PREFACE_TIMEOUT};
 use crate::placement::Seat;
+use crate::runtime::{Signal, given};
 
 /// A connection as its requests see it.
 #[derive(Debug)]
@@ -107,6 +108,8 @@ pub struct Accepted {
 struct Preface {
     bytes_left: usize,
     timeout: Pin<Box<Sleep>>,
+    /// Given when nobody is served any more.
+    stopping: BoxFuture<'static, ()>,
 }
 
 impl fmt::Debug for Accepted {
@@ -116,15 +119,17 @@ impl fmt::Debug for Accepted {
 }
 
 impl Accepted {
-    /// The connection behind a socket, which has a seat at its core; its answers are charged to `streams`.
-    pub fn new(stream: TcpStream, seat: Seat, streams: &Arc<Streams>) -> Self {
+    /// The connection behind a socket, which has a seat at its core; its answers are charged to `streams`. Where nobody has begun to
+    /// speak HTTP/2 on it once `draining` is given, it ends: there is no request to be waited for.
+    pub fn new(stream: TcpStream, seat: Seat, streams: &Arc<Streams>, draining: Signal) -> Self {
         let timeout = Box::pin(tokio::time::sleep(PREFACE_TIMEOUT));
+        let stopping = Box::pin(given(draining));
         Self {
             stream: Gathered::new(stream),
             connection: streams.connection(),
             turn_bytes: 0,
             pause: None,
-            preface: Some(Preface { bytes_left: PREFACE_BYTES, timeout }),
+            preface: Some(Preface { bytes_left: PREFACE_BYTES, timeout, stopping }),
             seat,
         }
     }
@@ -134,12 +139,15 @@ impl Accepted {
         &self.connection
     }
 
-    /// So many bytes were read. An error where the preface is still to come and its time is over.
+    /// So many bytes were read. An error where the preface is still to come and its time, or that of the server, is over.
     fn check_preface(&mut self, context: &mut Context<'_>, read: usize) -> io::Result<()> {
         let Some(preface) = &mut self.preface else { return Ok(()) };
         preface.bytes_left = preface.bytes_left.saturating_sub(read);
         if preface.bytes_left == 0 {
             self.preface = None;
+        } else if preface.stopping.as_mut().poll(context).is_ready() {
+            let what = "the server stopped before anybody began to speak HTTP/2 on the connection";
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, what));
         } else if preface.timeout.as_mut().poll(context).is_ready() {
             self.seat.count_silent();
             let what = "nobody began to speak HTTP/2 on the connection";
@@ -253,23 +261,26 @@ mod tests {
     use crate::placement::{Connections, Door};
     use futures::StreamExt as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::sync::watch;
     use tokio::time::Instant;
 
-    /// A client, and its connection among others.
-    async fn accept(connections: &Arc<Connections>) -> (TcpStream, Accepted) {
+    /// A client, its connection among others, and what stops the server.
+    async fn accept(connections: &Arc<Connections>) -> (TcpStream, Accepted, watch::Sender<bool>) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
         let accepting = futures::stream::iter([Ok(stream)]);
         let mut accepted = Door::all(1, connections).remove(0).connections(accepting);
         let (stream, seat) = accepted.next().await.unwrap().unwrap();
-        (client, Accepted::new(stream, seat, &Arc::new(Streams::new(1 << 20))))
+        let (drain, draining) = watch::channel(false);
+        let streams = Arc::new(Streams::new(1 << 20));
+        (client, Accepted::new(stream, seat, &streams, draining), drain)
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_does_not_send_all_of_the_preface_in_time_ends() {
         let connections = Connections::new(1);
-        let (mut client, mut accepted) = accept(&connections).await;
+        let (mut client, mut accepted, _drain) = accept(&connections).await;
         let began = Instant::now();
         client.write_all(&[0; PREFACE_BYTES - 1]).await.unwrap();
         let mut buffer = [0; PREFACE_BYTES];
@@ -285,18 +296,35 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_with_a_preface_may_be_silent() {
         let connections = Connections::new(1);
-        let (mut client, mut accepted) = accept(&connections).await;
+        let (mut client, mut accepted, drain) = accept(&connections).await;
         client.write_all(&[0; PREFACE_BYTES]).await.unwrap();
         let mut buffer = [0; PREFACE_BYTES];
         accepted.read_exact(&mut buffer).await.unwrap();
         let read = accepted.read(&mut buffer);
         assert!(tokio::time::timeout(10 * PREFACE_TIMEOUT, read).await.is_err(), "it goes on");
         assert_eq!(connections.figures().silent, 0);
+        drain.send_replace(true);
+        let read = accepted.read(&mut buffer);
+        assert!(tokio::time::timeout(10 * PREFACE_TIMEOUT, read).await.is_err(), "HTTP/2 ends it");
+    }
+
+    #[tokio::test]
+    async fn a_connection_on_which_nobody_speaks_ends_when_the_server_stops() {
+        let connections = Connections::new(1);
+        let (mut client, mut accepted, drain) = accept(&connections).await;
+        // What came before is not lost.
+        client.write_all(&[0; PREFACE_BYTES - 1]).await.unwrap();
+        let mut buffer = [0; PREFACE_BYTES - 1];
+        accepted.read_exact(&mut buffer).await.unwrap();
+        drain.send(true).unwrap();
+        let error = accepted.read(&mut buffer).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+        assert_eq!(connections.figures().silent, 0);
     }
 
     #[tokio::test]
     async fn a_connection_that_is_closed_ends_a_read_that_waits() {
-        let (_client, mut accepted) = accept(&Connections::new(1)).await;
+        let (_client, mut accepted, _drain) = accept(&Connections::new(1)).await;
         let connection = Arc::clone(accepted.connection());
         let mut buffer = [0; 8];
         let read = accepted.read(&mut buffer);

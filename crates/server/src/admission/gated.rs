@@ -1,11 +1,11 @@
 //! A service whose requests pass the gate.
 
-use std::future::Future;
+use std::future::{Future, Ready, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::uri::PathAndQuery;
+use futures::future::Either;
 use hyper::service::Service;
 use pin_project_lite::pin_project;
 use tonic::server::NamedService;
@@ -14,7 +14,8 @@ use tonic::{Code, Status};
 use super::connection::Arrived;
 use super::requests::{Gate, GatedBody, Hold, Inbound};
 use crate::call::Deadline;
-use crate::metrics::rpc::CoreRpcs;
+use crate::grpc;
+use crate::metrics::rpc::{self, CoreRpcs};
 
 /// A service behind a gate.
 #[derive(Debug, Clone)]
@@ -41,12 +42,16 @@ impl<S, B, R> Service<http::Request<Arrived<B>>> for Gated<S>
 where
     B: Inbound,
     S: Service<http::Request<GatedBody<B>>, Response = http::Response<R>>,
+    R: Default,
 {
     type Response = S::Response;
     type Error = S::Error;
-    type Future = Holding<S::Future>;
+    type Future = Either<Ready<Result<S::Response, S::Error>>, Holding<S::Future>>;
 
     fn call(&self, request: http::Request<Arrived<B>>) -> Self::Future {
+        if let Some(refusal) = grpc::refusal(&request) {
+            return Either::Left(ready(Ok(refusal)));
+        }
         let (head, Arrived { body, connection }) = request.into_parts();
         let deadline = Deadline::of(&head.headers);
         let hold = Hold::new(Some(Arc::clone(&self.gate)), connection, deadline);
@@ -54,12 +59,14 @@ where
         let body = GatedBody::new(body, gate, hold.clone());
         let early = Early {
             hold,
-            path: head.uri.path_and_query().cloned(),
+            // Not the path: with it would stay all that came with the request's headers.
+            rpc: rpc::number(head.uri.path()),
             rpcs: Arc::clone(&self.rpcs),
             // Where it is dropped before it has an answer.
             code: Code::Cancelled,
         };
-        Holding { inner: self.inner.call(http::Request::from_parts(head, body)), early }
+        let inner = self.inner.call(http::Request::from_parts(head, body));
+        Either::Right(Holding { inner, early })
     }
 }
 
@@ -67,15 +74,16 @@ where
 #[derive(Debug)]
 struct Early {
     hold: Hold,
-    path: Option<PathAndQuery>,
+    /// `None` where none is served by its path.
+    rpc: Option<usize>,
     rpcs: Arc<CoreRpcs>,
     code: Code,
 }
 
 impl Drop for Early {
     fn drop(&mut self) {
-        if let Some(path) = self.path.as_ref().filter(|_| !self.hold.has_begun()) {
-            self.rpcs.ended_early(path.path(), self.code);
+        if let Some(rpc) = self.rpc.filter(|_| !self.hold.has_begun()) {
+            self.rpcs.ended_early(rpc, rpc::code_at_drop(self.code));
         }
     }
 }

@@ -19,9 +19,11 @@ pub mod paced;
 pub mod rate;
 pub mod requests;
 pub mod streams;
+pub mod ungated;
 
 pub use connection::{Accepted, Arrived, Connection};
 pub use gated::Gated;
 pub use paced::Paced;
 pub use requests::{Gate, GatedBody, Hold, Inbound};
 pub use streams::{Answer, Streams};
+pub use ungated::Ungated;

@@ -365,8 +365,15 @@ impl Answer {
         if self.last_bytes > 0 {
             return self.charge(self.units(self.last_bytes.max(MESSAGE_BYTES_MIN))).await;
         }
-        self.charge = self.try_charge(self.units(self.connection.expected.bytes()));
-        if self.charge.is_none() { self.make_room_in_turn().await } else { Ok(()) }
+        if self.has_room() { Ok(()) } else { self.make_room_in_turn().await }
+    }
+
+    /// Takes room for a first message, unless it has some, if there is room at once.
+    pub fn has_room(&mut self) -> bool {
+        if self.charge.is_none() {
+            self.charge = self.try_charge(self.units(self.connection.expected.bytes()));
+        }
+        self.charge.is_some()
     }
 
     /// Room for a first message, for which there is none at once.

@@ -67,7 +67,7 @@ impl Default for CoreRpcs {
 }
 
 /// The number of the RPC that is served at a path: `/google.bigtable.v2.Bigtable/ReadRows`.
-fn number(path: &str) -> Option<usize> {
+pub fn number(path: &str) -> Option<usize> {
     let (service, method) = path.strip_prefix('/')?.split_once('/')?;
     let (package, name) = service.rsplit_once('.')?;
     let mut all = SERVICES.iter().flat_map(|of| of.rpcs.iter().map(move |rpc| (of, rpc)));
@@ -101,10 +101,10 @@ pub fn sum(cores: &[Arc<CoreRpcs>], rpc: usize) -> RpcFigures {
 }
 
 impl CoreRpcs {
-    /// Counts a call that ended before its RPC was begun: refused for its size or for want of memory, late, or no message of its
-    /// type. `path` is that of its request; calls of what is not served are not counted.
-    pub fn ended_early(&self, path: &str, code: Code) {
-        let figures = number(path).and_then(|rpc| self.0.get(rpc));
+    /// Counts a call of the RPC with this number that ended before that was begun: refused for its size or for want of memory,
+    /// late, or no message of its type.
+    pub fn ended_early(&self, rpc: usize, code: Code) {
+        let figures = self.0.get(rpc);
         if let Some(ended) = figures.and_then(|figures| figures.ended.get(code as usize)) {
             ended.fetch_add(1, Ordering::Relaxed);
         }
@@ -143,7 +143,12 @@ impl Recorder {
     }
 }
 
-/// A call under way. One that is dropped without an end was cancelled by its client.
+/// The code of a call that is dropped now with this one: without an end it was cancelled by its client, unless it panics.
+pub fn code_at_drop(code: Code) -> Code {
+    if code == Code::Cancelled && std::thread::panicking() { Code::Internal } else { code }
+}
+
+/// A call under way.
 struct Call {
     recorder: Recorder,
     rpc: usize,
@@ -162,7 +167,7 @@ impl Drop for Call {
             }
         };
         increment(figures.took.get(bucket));
-        increment(figures.ended.get(self.code as usize));
+        increment(figures.ended.get(code_at_drop(self.code) as usize));
         figures.took_micros.fetch_add(took, Ordering::Relaxed);
         figures.under_way.fetch_sub(1, Ordering::Relaxed);
     }
@@ -262,6 +267,7 @@ impl<T, S: futures::Stream<Item = Result<T, Status>>> futures::Stream for Counte
 mod tests {
     use super::*;
     use futures::StreamExt as _;
+    use futures::future::BoxFuture;
     use tepui_engine::io::ManualClock;
 
     fn recorder() -> (Recorder, Arc<ManualClock>, Vec<Arc<CoreRpcs>>) {
@@ -291,6 +297,21 @@ mod tests {
         assert_eq!((figures.took[0], figures.took[1], figures.took_micros), (2, 1, 70));
         assert_eq!(figures.under_way, 0);
         assert_eq!(sum(&cores, 4), RpcFigures::default());
+    }
+
+    #[test]
+    fn a_call_that_panics_is_an_internal_error_and_not_its_clients_doing() {
+        let (recorder, _, cores) = recorder();
+        let calls = std::panic::AssertUnwindSafe(|| {
+            let call = async { panic!("expected by the test") };
+            let call =
+                unary::<BoxFuture<'_, Result<Response<()>, Status>>>(&recorder, 3, Box::pin(call));
+            pollster::block_on(call)
+        });
+        assert!(std::panic::catch_unwind(calls).is_err());
+        let figures = sum(&cores, 3);
+        let by = |code: Code| figures.ended[code as usize];
+        assert_eq!((by(Code::Internal), by(Code::Cancelled), figures.under_way), (1, 0, 0));
     }
 
     #[test]

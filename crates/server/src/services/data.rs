@@ -15,7 +15,7 @@ use tepui_bigtable::table::Table;
 use tepui_bigtable::turn::others_first;
 use tepui_engine::io::Clock;
 use tepui_engine::pressure::Priority;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Response, Status};
 
 use super::{Tables, blocking};
@@ -177,10 +177,10 @@ impl DataService {
         request: Request<kept::SampleRowKeysRequest>,
     ) -> Result<Response<Messages<SampleRowKeysResponse>>, Status> {
         let (head, request) = request.into_parts();
-        let answer = self.room(&head.hold).await?;
         let target = self.target(&request, Access::Read).await?;
+        let mut answer = self.streams.answer(head.hold.clone());
         // What waits for its turn goes with its request.
-        let turn = Arc::clone(&self.samplings).acquire_owned().await;
+        let turn = turn(&self.samplings, &mut answer).await?;
         let samples = blocking(move || {
             let _turn = turn;
             target.table.sample_row_keys(target.view(), request.row_range.as_ref())
@@ -316,6 +316,21 @@ impl DataService {
         checked.map_err(|error| from_error(&error))?;
         self.allow(&request.name, &request.app_profile_id, Access::Read)?;
         Ok(Response::new(PingAndWarmResponse {}))
+    }
+}
+
+/// A turn, and room for an answer. Room is not held while the turn is waited for, unless it had to be waited for itself, and the turn never
+/// while room is.
+async fn turn(turns: &Arc<Semaphore>, answer: &mut Answer) -> Result<OwnedSemaphorePermit, Status> {
+    loop {
+        let turn = Arc::clone(turns).acquire_owned().await;
+        let turn = turn.map_err(|_| Status::internal("the turns are over"))?;
+        if answer.has_room() {
+            return Ok(turn);
+        }
+        drop(turn);
+        answer.make_room().await.map_err(|error| from_error(&error))?;
+        answer.leave_turn();
     }
 }
 
@@ -466,6 +481,26 @@ mod tests {
         assert!(messages.iter().all(|m| m.encoded_len() <= MUTATE_ROWS_MESSAGE_BYTES_MAX));
         let indices: Vec<_> = messages.iter().flat_map(|m| &m.entries).map(|e| e.index).collect();
         assert_eq!(indices, (0..5_000).collect::<Vec<i64>>());
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_a_turn_holds_no_room_and_who_waits_for_room_no_turn() {
+        // Of which a connection may have an eighth: as much as one answer takes.
+        let streams = Arc::new(Streams::new(8 * Answer::BYTES_MIN));
+        let connection = streams.connection();
+        let answer = || streams.answer(Hold::new(None, Arc::clone(&connection), None));
+        let turns = Arc::new(Semaphore::new(1));
+        let (mut first, mut second, mut other) = (answer(), answer(), answer());
+        let taken = turn(&turns, &mut first).await.unwrap();
+        first.taken();
+        let mut waits = Box::pin(turn(&turns, &mut second));
+        assert!(futures::poll!(&mut waits).is_pending(), "for its turn");
+        assert!(other.has_room());
+        drop(taken);
+        assert!(futures::poll!(&mut waits).is_pending(), "for room");
+        assert_eq!(turns.available_permits(), 1);
+        other.taken();
+        drop(waits.await.unwrap());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! ends arrive in one piece.
 
 use super::*;
-use tepui_server::limits::BAD_FRAMES_MAX;
+use tepui_server::limits::{BAD_FRAMES_MAX, REQUEST_BODY_PAUSE, UNGATED_MESSAGE_BYTES_MAX};
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -70,11 +70,17 @@ fn number(bytes: &[u8]) -> u32 {
 
 /// The next frame that the server sends: its kind, its stream and its payload.
 async fn next_frame(connection: &mut TcpStream) -> (u8, u32, Vec<u8>) {
+    let (kind, _, stream, payload) = next_flagged(connection).await;
+    (kind, stream, payload)
+}
+
+/// The same with its flags, behind its kind.
+async fn next_flagged(connection: &mut TcpStream) -> (u8, u8, u32, Vec<u8>) {
     let mut head = [0; 9];
     connection.read_exact(&mut head).await.unwrap();
     let mut payload = vec![0; number(&head[..3]) as usize];
     connection.read_exact(&mut payload).await.unwrap();
-    (head[3], number(&head[5..]), payload)
+    (head[3], head[4], number(&head[5..]), payload)
 }
 
 /// Why the server ends the connection, from the payload of a frame that says so.
@@ -91,6 +97,39 @@ async fn answer(connection: &mut TcpStream, stream: u32) -> Vec<u8> {
             return payload;
         }
     }
+}
+
+/// Waits for the end of an answer.
+async fn ended(connection: &mut TcpStream, stream: u32) {
+    loop {
+        let (kind, flags, of, payload) = next_flagged(connection).await;
+        assert!(kind != GOAWAY || reason(&payload) == 0, "the connection ends: {payload:?}");
+        if of == stream && (kind == RST_STREAM || kind <= HEADERS && flags & END_STREAM != 0) {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_message_to_health_or_reflection_that_is_no_name_is_refused_before_it_comes() {
+    let server = start(&memory()).await;
+    let mut connection = watch(&server, 1).await;
+    let services = [
+        "grpc.health.v1.Health/Check",
+        "grpc.health.v1.Health/Watch",
+        "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    ];
+    let began = tokio::time::Instant::now();
+    for (stream, service) in (3..).step_by(2).zip(services) {
+        let header = [&[0], &(UNGATED_MESSAGE_BYTES_MAX as u32 + 1).to_be_bytes()[..]].concat();
+        let begun = [begin(stream, &format!("/{service}")), frame(DATA, 0, stream, &header)];
+        connection.write_all(&begun.concat()).await.unwrap();
+        ended(&mut connection, stream).await;
+    }
+    assert!(began.elapsed() < REQUEST_BODY_PAUSE, "the rest was waited for");
+    drop(connection);
+    server.stop().await;
 }
 
 #[tokio::test]

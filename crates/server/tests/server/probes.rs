@@ -1,6 +1,7 @@
 //! What is told of the server itself: health, reflection, metrics.
 
 use super::*;
+use tepui_server::limits::DRAIN;
 
 #[tokio::test]
 async fn health_says_serving_until_the_server_stops_and_a_ping_is_answered() {
@@ -135,6 +136,53 @@ async fn reflection_lists_and_describes_the_services() {
 }
 
 #[tokio::test]
+async fn a_server_does_not_wait_for_streams_of_reflection_or_for_who_has_not_spoken() {
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    let server = start(&memory()).await;
+    let mut silent = TcpStream::connect(server.running.address()).await.unwrap();
+    // The server's own beginning, which it sends unasked.
+    silent.read_exact(&mut [0; 9]).await.unwrap();
+    let asked = tonic_reflection::pb::v1::ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let mut client = ServerReflectionClient::new(server.channel.clone());
+    let asked = futures::stream::iter([asked]).chain(futures::stream::pending());
+    let mut answers = client.server_reflection_info(asked).await.unwrap().into_inner();
+    answers.message().await.unwrap().unwrap();
+    let ended = async move {
+        assert!(answers.message().await.expect("an end and no failure").is_none());
+    };
+    drop(client);
+    let began = tokio::time::Instant::now();
+    tokio::join!(server.stop(), ended);
+    assert!(began.elapsed() < DRAIN, "{:?}", began.elapsed());
+    drop(silent);
+}
+
+/// An answer to a request that is none of gRPC's.
+async fn answer_to(server: &TestServer, method: &str, path: &str, content_type: &str) -> u16 {
+    use tonic::codegen::Service as _;
+    let request = http::Request::builder().method(method).uri(path);
+    let request = request.header("content-type", content_type).body(tonic::body::Body::empty());
+    let mut channel = server.channel.clone();
+    std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+    channel.call(request.unwrap()).await.unwrap().status().as_u16()
+}
+
+#[tokio::test]
+async fn who_does_not_speak_grpc_is_told_by_http_wherever_they_ask() {
+    let server = start(&memory()).await;
+    for path in ["/google.bigtable.v2.Bigtable/ReadRows", "/grpc.health.v1.Health/Check", "/"] {
+        assert_eq!(answer_to(&server, "GET", path, "application/grpc").await, 405, "{path}");
+        assert_eq!(answer_to(&server, "POST", path, "application/json").await, 415, "{path}");
+        assert_eq!(answer_to(&server, "POST", path, "application/grpc+proto").await, 200, "{path}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn metrics_tell_what_a_server_did_and_every_name_is_documented() {
     let server = start_with(&memory(), serve_metrics).await;
     server.create(&[]).await;
@@ -253,4 +301,15 @@ async fn a_server_of_which_a_thread_has_ended_ends_as_a_whole_with_an_error() {
         let error = tokio::task::spawn_blocking(run).await.unwrap().unwrap_err();
         assert!(error.message().contains("a thread of the server has ended"), "{lost}: {error}");
     }
+}
+
+#[tokio::test]
+async fn an_engine_that_panics_as_it_closes_is_no_orderly_stop() {
+    let mut env = memory();
+    env.spawner = Arc::new(Losing("tepui-close"));
+    let TestServer { running, channel } = start(&env).await;
+    drop(channel);
+    let stopped = tokio::task::spawn_blocking(move || running.stop()).await.unwrap();
+    let error = stopped.unwrap_err();
+    assert!(error.message().contains("panicked as it closed"), "{error}");
 }

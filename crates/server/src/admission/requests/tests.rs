@@ -5,6 +5,7 @@ use super::*;
 use crate::call::Terms;
 use crate::grpc::Request;
 use crate::limits::CLOSE_STALLED_AFTER;
+use crate::metrics::rpc::{self, CoreRpcs};
 use futures::FutureExt as _;
 use http_body_util::BodyExt as _;
 use hyper::service::Service as _;
@@ -96,6 +97,89 @@ impl<B: Inbound> hyper::service::Service<http::Request<GatedBody<B>>> for Workin
     }
 }
 
+/// Such a service behind a gate.
+fn working(gate: &Arc<Gate>) -> Gated<Working> {
+    Gated::new(Working(Duration::from_millis(50)), Arc::clone(gate), usize::MAX, Arc::default())
+}
+
+fn grpc_request<B>(body: B) -> http::Request<B> {
+    let request = http::Request::post("/").header("content-type", "application/grpc");
+    request.body(body).unwrap()
+}
+
+/// The body of a request that must not be read.
+fn unread() -> Arrived<impl Inbound> {
+    let never = futures::stream::poll_fn(|_| -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        panic!("it is read")
+    });
+    let connection = Arc::new(Streams::new(1 << 20)).connection();
+    Arrived { body: http_body_util::StreamBody::new(never), connection }
+}
+
+#[tokio::test]
+async fn what_is_no_request_of_grpcs_is_refused_before_any_of_its_body_is_read() {
+    let gate = Arc::new(Gate::new(1 << 20, 1 << 20, 1 << 20));
+    let mut request = grpc_request(unread());
+    *request.method_mut() = http::Method::GET;
+    assert_eq!(working(&gate).call(request).await.unwrap().status(), 405);
+    let mut request = grpc_request(unread());
+    request.headers_mut().insert("content-type", "application/json".parse().unwrap());
+    assert_eq!(working(&gate).call(request).await.unwrap().status(), 415);
+}
+
+/// A service that panics over each request.
+#[derive(Clone)]
+struct Panicking;
+
+impl<B> hyper::service::Service<http::Request<B>> for Panicking {
+    type Response = http::Response<()>;
+    type Error = Status;
+    type Future = BoxFuture<'static, Result<Self::Response, Status>>;
+
+    fn call(&self, _: http::Request<B>) -> Self::Future {
+        Box::pin(async { panic!("expected by the test") })
+    }
+}
+
+#[test]
+fn a_request_that_panics_before_it_is_begun_is_an_internal_error_and_not_its_clients_doing() {
+    let gate = Arc::new(Gate::new(1 << 20, 1 << 20, 1 << 20));
+    let rpcs = Arc::new(CoreRpcs::default());
+    let path = "/google.bigtable.v2.Bigtable/MutateRow";
+    let mut request = grpc_request(unread());
+    *request.uri_mut() = path.parse().unwrap();
+    let service = Gated::new(Panicking, gate, usize::MAX, Arc::clone(&rpcs));
+    let call = std::panic::AssertUnwindSafe(|| pollster::block_on(service.call(request)));
+    assert!(std::panic::catch_unwind(call).is_err());
+    let figures = rpc::sum(&[rpcs], rpc::number(path).unwrap());
+    let by = |code: tonic::Code| figures.ended[code as usize];
+    assert_eq!((by(tonic::Code::Internal), by(tonic::Code::Cancelled)), (1, 0));
+}
+
+/// Memory of which it is seen whether it is kept.
+struct Came(Arc<String>);
+
+impl AsRef<[u8]> for Came {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_waits_keeps_nothing_of_what_its_path_came_with() {
+    let gate = Arc::new(Gate::new(1 << 20, 1 << 20, 1 << 20));
+    let never = futures::stream::pending::<Result<Frame<Bytes>, Status>>();
+    let body = http_body_util::StreamBody::new(never);
+    let connection = Arc::new(Streams::new(1 << 20)).connection();
+    let mut request = grpc_request(Arrived { body, connection });
+    let came = Arc::new("/google.bigtable.v2.Bigtable/ReadRows".to_owned());
+    let path = Bytes::from_owner(Came(Arc::clone(&came)));
+    *request.uri_mut() = http::Uri::from_maybe_shared(path).unwrap();
+    let mut waits = Box::pin(working(&gate).call(request));
+    assert!(waits.as_mut().now_or_never().is_none());
+    assert_eq!(Arc::strong_count(&came), 1);
+}
+
 /// How a request ends whose client waits for so long, and sends half of a message at once and the rest `later`; and
 /// after how long.
 async fn ends(gate: &Arc<Gate>, timeout: &str, later: Duration) -> (tonic::Code, Duration) {
@@ -109,15 +193,9 @@ async fn ends(gate: &Arc<Gate>, timeout: &str, later: Duration) -> (tonic::Code,
     });
     let parts = http_body_util::StreamBody::new(futures::StreamExt::chain(first, rest));
     let connection = Arc::new(Streams::new(1 << 20)).connection();
-    let mut request = http::Request::new(Arrived { body: Box::pin(parts), connection });
+    let mut request = grpc_request(Arrived { body: Box::pin(parts), connection });
     request.headers_mut().insert("grpc-timeout", timeout.parse().unwrap());
-    let service = Gated::new(
-        Working(Duration::from_millis(50)),
-        Arc::clone(gate),
-        usize::MAX,
-        Arc::default(),
-    );
-    let done = service.call(request).await;
+    let done = working(gate).call(request).await;
     (done.map_or_else(|status| status.code(), |_| tonic::Code::Ok), began.elapsed())
 }
 
