@@ -146,7 +146,7 @@ fn run(args: &Args, progress: Progress) -> Result<usize> {
     };
     sizes.narrow().validate()?;
     sizes.wide().validate()?;
-    let mut bench = Bench::new(&dir, sizes, !args.without_fjall, progress);
+    let mut bench = Bench::new(&dir, sizes, !args.without_fjall, progress)?;
     let mut report = Report {
         verdicts: Verdicts {
             machine: Machine::here(&dir),

@@ -30,6 +30,11 @@ fn place(bench: &Bench, store: &str, dataset: &Dataset, format: &str) -> Kept {
     Kept::new(&bench.dir, &name, dataset, format)
 }
 
+/// The same for Tepui, which is built with this program: what an earlier build wrote is not what is measured.
+fn place_of_tepui(bench: &Bench, store: &str, dataset: &Dataset, options: &TepuiOptions) -> Kept {
+    place(bench, store, dataset, &options.format()).of_build(&bench.build)
+}
+
 /// Options of Tepui for the bars.
 fn tepui_options(partitions: bool, cache_bytes: u64) -> TepuiOptions {
     let mut options = TepuiOptions::new(std::path::Path::new(""), cache_bytes);
@@ -47,7 +52,7 @@ fn tepui_options(partitions: bool, cache_bytes: u64) -> TepuiOptions {
 /// Where Tepui's rows are kept, its index and filters in partitions or whole.
 fn tepui_place(bench: &Bench, dataset: &Dataset, partitions: bool) -> Kept {
     let store = if partitions { "tepui" } else { "tepui-unpartitioned" };
-    place(bench, store, dataset, &tepui_options(partitions, 0).format())
+    place_of_tepui(bench, store, dataset, &tepui_options(partitions, 0))
 }
 
 /// Tepui with a block cache of `cache_bytes` in one sorted run, as RocksDB is; its index and filters in partitions or whole.
@@ -84,7 +89,7 @@ fn at_rest_options(dataset: &Dataset, cache_bytes: u64) -> TepuiOptions {
 }
 
 fn at_rest_place(bench: &Bench, dataset: &Dataset) -> Kept {
-    place(bench, "tepui-at-rest", dataset, &at_rest_options(dataset, 0).format())
+    place_of_tepui(bench, "tepui-at-rest", dataset, &at_rest_options(dataset, 0))
 }
 
 /// Tepui with a block cache of `cache_bytes` as a server has it that is written to: nothing is due, level 0 has files, and

@@ -30,6 +30,6 @@ pub fn start(program: &Path, dir: &Path, progress: &Progress) -> Result<(Child, 
         when_refused: WhenRefused::Again,
         process: Some(child.process()),
     })?;
-    server.ensure_table()?;
+    server.ensure_table(progress)?;
     Ok((child, server))
 }

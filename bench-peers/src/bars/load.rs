@@ -11,7 +11,7 @@ use tepui_bench::{Dataset, Error, Result, Store};
 use super::Bench;
 use super::commit::fresh;
 use crate::report::{Bar, Line};
-use crate::rocks::{LOAD_JOBS, Rocks, Settings, Writing};
+use crate::rocks::{Rocks, Settings, Writing};
 use crate::sample::{Sample, Series, Spread, fastest};
 use crate::stores::remove;
 
@@ -121,13 +121,16 @@ fn load_tepui(
     options.engine.compaction = compaction;
     let store = Tepui::open(&options, dataset)?;
     let mut loaded = load(bench, &store, dataset, &|| store.flush())?;
-    loaded.written_bytes = figure(&store, "flush_bytes") + figure(&store, "compaction_write_bytes");
+    // Of values that lie outside of SSTs too, which both of them write.
+    let written = ["flush_bytes", "compaction_write_bytes", "value_write_bytes"];
+    loaded.written_bytes = written.iter().map(|name| figure(&store, name)).sum();
+    loaded.space_bytes += figure(&store, "value_file_bytes");
     store.close()?;
     Ok(loaded)
 }
 
 fn load_rocks(bench: &Bench, dir: &Path, dataset: &Dataset, pipelined: bool) -> Result<Loaded> {
-    let writing = Writing { pipelined, recycled: false, jobs: LOAD_JOBS };
+    let writing = Writing { pipelined, recycled: false };
     let store = Rocks::open(dir, &Settings::for_writes(writing), CACHE_BYTES)?;
     let mut loaded = load(bench, &store, dataset, &|| store.flush())?;
     loaded.written_bytes = store.close_written_bytes()?;

@@ -20,6 +20,7 @@ use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
 use tepui_bench::counters::Device;
+use tepui_bench::kept::this_build;
 use tepui_bench::quiet::quietest;
 use tepui_bench::report::{measure, warm_up};
 use tepui_bench::{
@@ -109,6 +110,8 @@ pub struct Bench {
     pub lines: Vec<Line>,
     /// All contests.
     pub series: Vec<Series>,
+    /// What tells this build from others, whose Tepui is another.
+    pub build: String,
     device: Option<Device>,
 }
 
@@ -216,16 +219,17 @@ pub const GROUPS: &[Group] = &[
 
 impl Bench {
     /// A bench over data in `dir`, which exists.
-    pub fn new(dir: &Path, sizes: Sizes, fjall: bool, progress: Progress) -> Self {
-        Self {
+    pub fn new(dir: &Path, sizes: Sizes, fjall: bool, progress: Progress) -> Result<Self> {
+        Ok(Self {
             dir: dir.to_owned(),
             sizes,
             fjall,
             progress,
             lines: Vec::new(),
             series: Vec::new(),
+            build: this_build()?,
             device: Device::of(dir),
-        }
+        })
     }
 
     /// Runs a group. What ends it early is a line that is short; only a person ends the program, by a signal or by the directory

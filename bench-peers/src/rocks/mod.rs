@@ -6,5 +6,5 @@ mod store;
 
 #[cfg(test)]
 pub use settings::Layout;
-pub use settings::{Filter, LOAD_JOBS, Settings, Writing};
+pub use settings::{Filter, Settings, Writing};
 pub use store::{Columns, How, Rocks, ScanReadahead, Waiting};

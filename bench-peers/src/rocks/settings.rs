@@ -29,9 +29,9 @@ const WRITE_BUFFERS: i32 = 4;
 const RECYCLED_LOGS: usize = 4;
 /// Number of processors that compactions may use.
 const BACKGROUND_JOBS: i32 = 2;
-/// Where loads are measured: a flush, and compactions on both processors, as Tepui has. Of two jobs RocksDB would
+/// Where writes are measured: a flush, and compactions on both processors, as Tepui has. Of two jobs RocksDB would
 /// give compactions one.
-pub const LOAD_JOBS: i32 = 3;
+const WRITING_JOBS: i32 = 3;
 
 #[cfg(not(feature = "newest"))]
 /// Newest format of RocksDB 7.8.
@@ -68,13 +68,11 @@ pub struct Writing {
     pub pipelined: bool,
     /// Log files are written again in place, so that a sync has no metadata to write.
     pub recycled: bool,
-    /// Flushes and compactions at once.
-    pub jobs: i32,
 }
 
 impl Default for Writing {
     fn default() -> Self {
-        Self { pipelined: true, recycled: true, jobs: BACKGROUND_JOBS }
+        Self { pipelined: true, recycled: true }
     }
 }
 
@@ -215,7 +213,7 @@ impl Settings {
             options.set_enable_pipelined_write(writing.pipelined);
             options.set_allow_concurrent_memtable_write(true);
             options.set_max_write_buffer_number(WRITE_BUFFERS);
-            options.set_max_background_jobs(writing.jobs);
+            options.set_max_background_jobs(WRITING_JOBS);
             if writing.recycled {
                 options.set_recycle_log_file_num(RECYCLED_LOGS);
                 // RocksDB 7 sets it to 0 again, without a word, beside the default mode of recovery, which only a start after

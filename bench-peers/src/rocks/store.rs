@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rocksdb::{BottommostLevelCompaction, Cache, CompactOptions, DB, WriteBatch, WriteOptions};
 use tepui_bench::clock;
+use tepui_bench::cores::Cores;
 use tepui_bench::{Dataset, Error, Figure, Progress, Result, Run, Store};
 
 use super::reader::Reader;
@@ -338,7 +339,8 @@ impl Store for Rocks {
             Waiting::MultiGet | Waiting::MultiGetAsync => workload.threads,
         };
         let batch = workload.in_flight.div_ceil(threads.max(1));
-        run.on_threads(threads, |_, mut lane| {
+        run.on_threads(threads, |index, mut lane| {
+            let _core = Cores::of_worker(index, workload)?;
             let mut reader = Reader::new(&self.shared, self.how, *lane.dataset())?;
             if batch > 1 {
                 return reader.run_batches(&mut lane, batch);

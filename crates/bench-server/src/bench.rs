@@ -80,23 +80,29 @@ impl Sample {
 
     /// The server's processor time of an operation, in microseconds.
     pub fn cpu_micros(&self) -> f64 {
-        self.used.cpu_nanos as f64 / 1e3 / self.run.ops.max(1) as f64
+        ratio(self.used.cpu_nanos, self.run.ops) / 1e3
     }
 
     /// The server's allocations of an operation.
     pub fn allocations(&self) -> f64 {
-        self.used.allocations as f64 / self.run.ops.max(1) as f64
+        ratio(self.used.allocations, self.run.ops)
     }
 
     /// Operations for each sync of the server's files.
     pub fn per_sync(&self) -> f64 {
-        self.run.ops as f64 / self.used.syncs.max(1) as f64
+        ratio(self.run.ops, self.used.syncs)
     }
 
     /// Syncs a second.
     pub fn sync_rate(&self) -> f64 {
         self.used.syncs as f64 / self.run.seconds
     }
+}
+
+/// How many of one kind there are for each of another. Not a number where there is nothing of either: a server that works uses all
+/// that is counted here, so it was not counted.
+fn ratio(of: u64, to: u64) -> f64 {
+    if of == 0 || to == 0 { f64::NAN } else { of as f64 / to as f64 }
 }
 
 impl Bench {
@@ -201,5 +207,18 @@ impl Bench {
     pub fn say(&mut self, line: Line) {
         println!("{}", line.text());
         self.lines.push(line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_counted_is_no_figure() {
+        assert!((ratio(6, 4) - 1.5).abs() < 1e-9);
+        for (of, to) in [(0, 4), (6, 0), (0, 0)] {
+            assert!(ratio(of, to).is_nan(), "{of} {to}");
+        }
     }
 }

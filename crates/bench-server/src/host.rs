@@ -20,9 +20,10 @@ pub const THREADS: &str = "tepui-";
 const SETTLED_LOOKS: u32 = 5;
 const SETTLED_LOOK: Duration = Duration::from_millis(100);
 
-/// A server that is running.
+/// A server that is running; it ends when it is dropped.
 pub struct Host {
-    running: Running,
+    /// None only while it is dropped.
+    running: Option<Running>,
     slow: Option<FaultFiles>,
     cores: usize,
 }
@@ -66,7 +67,11 @@ impl Host {
             env.files = Arc::new(slow.clone());
         }
         let running = server::start(env, &config).map_err(|e| Error::failed(e.message()))?;
-        Ok(Self { running, slow, cores: config.core_count() })
+        Ok(Self { running: Some(running), slow, cores: config.core_count() })
+    }
+
+    fn running(&self) -> &Running {
+        self.running.as_ref().expect("only what ends it takes it")
     }
 
     /// The cores that it serves on: all of the machine.
@@ -76,7 +81,7 @@ impl Host {
 
     /// Where it listens.
     pub fn endpoint(&self) -> Result<Endpoint> {
-        Endpoint::parse(&self.running.address().to_string())
+        Endpoint::parse(&self.running().address().to_string())
     }
 
     /// What its threads have used so far, and the syncs of its files, which are counted where they are delayed.
@@ -90,7 +95,7 @@ impl Host {
         let mut settled = 0;
         while settled < SETTLED_LOOKS {
             progress.check()?;
-            settled = if self.running.engine().is_settled() { settled + 1 } else { 0 };
+            settled = if self.running().engine().is_settled() { settled + 1 } else { 0 };
             pause(SETTLED_LOOK);
         }
         Ok(())
@@ -99,11 +104,23 @@ impl Host {
     /// Compacts all that is on disk into the last level.
     pub fn compact(&self, progress: &Progress) -> Result<()> {
         self.settle(progress)?;
-        Ok(self.running.engine().compact_fully()?)
+        Ok(self.running().engine().compact_fully()?)
     }
 
     /// Stops it in order.
-    pub fn stop(self) -> Result<()> {
-        self.running.stop().map_err(|e| Error::failed(e.message()))
+    pub fn stop(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let stopped = self.running.take().map_or(Ok(()), Running::stop);
+        stopped.map_err(|e| Error::failed(e.message()))
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // Its data can be removed then. Who wants to know of a failure stops it first.
+        let _ = self.end();
     }
 }

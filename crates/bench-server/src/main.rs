@@ -118,8 +118,11 @@ fn run(args: &Args, progress: &Progress) -> Result<usize> {
     print!("{}", report.verdicts.heading());
     let measured = measure(args, progress, &mut report);
     let removed = std::fs::remove_dir_all(&args.dir).map_err(|e| failed(&args.dir, &e));
-    let short = report.end(measured, files)?;
-    removed.map(|()| short)
+    let short = report.end(measured, files);
+    if let (Err(_), Err(left)) = (&short, &removed) {
+        eprintln!("error: {left}");
+    }
+    short.and_then(|short| removed.map(|()| short))
 }
 
 /// A report in which nothing is measured yet.

@@ -56,10 +56,10 @@ fn a_read_of_a_cached_row_stays_within_its_allocations() {
     let settings = Settings::with_cache(64 << 20);
     let host = Host::start(dir.path(), settings).unwrap();
     let tepui = clients(host.endpoint().unwrap());
-    assert!(tepui.ensure_table().unwrap());
-    assert!(!tepui.holds(&dataset).unwrap());
+    assert!(tepui.ensure_table(&Progress::hidden()).unwrap());
+    assert!(!tepui.holds(&dataset, &Progress::hidden()).unwrap());
     tepui.load(&dataset, &Progress::hidden()).unwrap();
-    assert!(tepui.holds(&dataset).unwrap());
+    assert!(tepui.holds(&dataset, &Progress::hidden()).unwrap());
     host.compact(&Progress::hidden()).unwrap();
 
     let echo = EchoServer::start(echo::message(&dataset, dataset.rows / 2), 2).unwrap();

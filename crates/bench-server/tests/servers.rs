@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tepui_bench::grpc::connection::Endpoint;
-use tepui_bench::{Dataset, OpKind, Progress, Store as _, Workload};
+use tepui_bench::{Dataset, ErrorKind, OpKind, Progress, Store as _, Workload};
 use tepui_bench_server::bench::{Bench, Sizes};
 use tepui_bench_server::host::{Host, Settings};
 use tepui_engine::io::{Env, IoMode};
@@ -27,7 +27,7 @@ fn the_syncs_of_a_run_are_its_own() {
     let settings = Settings { sync_delay: delay, ..Settings::with_cache(64 << 20) };
     let host = Host::start(&dir.path().join("data"), settings).unwrap();
     let tepui = clients(host.endpoint().unwrap());
-    tepui.ensure_table().unwrap();
+    tepui.ensure_table(&Progress::hidden()).unwrap();
     let sizes =
         Sizes { rows: 500, rows_large: 500, rounds: 1, seconds: 1.0, overload_seconds: 1.0 };
     let mut bench = Bench {
@@ -50,6 +50,33 @@ fn the_syncs_of_a_run_are_its_own() {
     assert!(ops > 10 && ops.abs_diff(syncs) <= 2, "{ops} increments, {syncs} syncs");
     assert!((0.8..1.2).contains(&sample.per_sync()), "{}", sample.per_sync());
     assert!(all > syncs, "{syncs} of {all} syncs");
+    host.stop().unwrap();
+}
+
+#[test]
+fn a_server_that_is_dropped_has_ended_and_leaves_its_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = || Host::start(&dir.path().join("data"), Settings::with_cache(64 << 20));
+    drop(start().unwrap());
+    // One that still ran would hold the lock of the directory.
+    start().unwrap().stop().unwrap();
+}
+
+#[test]
+fn a_table_with_other_rows_is_told_by_its_first_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Host::start(&dir.path().join("data"), Settings::with_cache(64 << 20)).unwrap();
+    let (tepui, progress) = (clients(host.endpoint().unwrap()), Progress::hidden());
+    let check = |dataset: &Dataset| tepui.check_first_row(dataset, &progress);
+    tepui.ensure_table(&progress).unwrap();
+    check(&dataset()).unwrap();
+    tepui.load(&dataset(), &progress).unwrap();
+    for rows in [100, 500, 1000] {
+        check(&Dataset { rows, ..dataset() }).unwrap();
+    }
+    let error = check(&Dataset { seed: 2, ..dataset() }).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Occupied);
+    assert!(error.to_string().contains("holds other rows"), "{error}");
     host.stop().unwrap();
 }
 
@@ -77,12 +104,12 @@ fn families_come_by_the_request_that_lets_googles_emulator_collect_old_versions(
         counts.map(|(_, count)| count.parse::<u64>().unwrap()).sum::<u64>()
     };
     let tepui = clients(Endpoint::parse(&running.address().to_string()).unwrap());
-    assert!(tepui.ensure_table().unwrap());
+    assert!(tepui.ensure_table(&Progress::hidden()).unwrap());
     assert_eq!(modifications(), 1);
     // A table that has its families is left as it is.
-    assert!(!tepui.ensure_table().unwrap());
+    assert!(!tepui.ensure_table(&Progress::hidden()).unwrap());
     assert_eq!(modifications(), 1);
     tepui.load(&dataset(), &Progress::hidden()).unwrap();
-    assert!(tepui.holds(&dataset()).unwrap());
+    assert!(tepui.holds(&dataset(), &Progress::hidden()).unwrap());
     running.stop().unwrap();
 }

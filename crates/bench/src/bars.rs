@@ -281,13 +281,16 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of some figures; of none it is not a number.
+    /// Of some figures. The median of none is not a number, nor is that of some of which one is none: how good that would have been
+    /// nobody knows.
     pub fn of(figures: impl IntoIterator<Item = f64>) -> Self {
         let mut all: Vec<f64> = figures.into_iter().collect();
         all.sort_by(f64::total_cmp);
         let at = |i: usize| all.get(i).copied().unwrap_or(f64::NAN);
         let middle = all.len() / 2;
-        let median = if all.len() % 2 == 1 {
+        let median = if all.iter().any(|figure| figure.is_nan()) {
+            f64::NAN
+        } else if all.len() % 2 == 1 {
             at(middle)
         } else {
             f64::midpoint(at(middle.saturating_sub(1)), at(middle))
@@ -328,6 +331,10 @@ mod tests {
         let doubted = line(0.5, Bar::AtMost(1.0)).unless(Some("not the device".to_owned()));
         assert_eq!(doubted.verdict, Verdict::Short);
         assert_eq!(line(0.5, Bar::AtMost(1.0)).unless(None).verdict, Verdict::Ok);
+        for bar in [Bar::AtMost(1.0), Bar::AtLeast(0.1)] {
+            let rounds = Spread::of([0.5, f64::NAN, 0.5]);
+            assert_eq!(Line::new("group", "name", rounds, bar).verdict, Verdict::Short);
+        }
         assert!(missing.text().contains("no figure"));
     }
 

@@ -63,11 +63,11 @@ impl<'a> ScanCheck<'a> {
 /// Which rows are to come.
 #[derive(Debug)]
 pub enum Expected<'a> {
-    /// These, in any order.
+    /// These, in any order, each as often as it is among them.
     Rows(&'a [u64]),
     /// Those of a scan.
     Scan(ScanCheck<'a>),
-    /// Every row of the data set, in any order.
+    /// Every row of the data set, by rising keys.
     All,
 }
 
@@ -76,6 +76,8 @@ pub enum Expected<'a> {
 pub struct RowsCheck<'a> {
     dataset: &'a Dataset,
     expected: Expected<'a>,
+    /// Of several rows those that are still to come, sorted.
+    left: Vec<u64>,
     columns: Range<u32>,
     depth: Depth,
     found: Found,
@@ -83,6 +85,8 @@ pub struct RowsCheck<'a> {
     number: Option<u64>,
     arriving: bool,
     key: Vec<u8>,
+    /// The key of the row before, where keys must rise.
+    last_key: Vec<u8>,
     column: u32,
     /// Columns and bytes of values of the row so far.
     columns_seen: u32,
@@ -98,15 +102,22 @@ impl<'a> RowsCheck<'a> {
         columns: Range<u32>,
         depth: Depth,
     ) -> Self {
+        let mut left = match expected {
+            Expected::Rows(several) if several.len() > 1 => several.to_vec(),
+            _ => Vec::new(),
+        };
+        left.sort_unstable();
         Self {
             dataset,
             expected,
+            left,
             columns,
             depth,
             found: Found::default(),
             number: None,
             arriving: false,
             key: Vec::new(),
+            last_key: Vec::new(),
             column: 0,
             columns_seen: 0,
             row_bytes: 0,
@@ -131,12 +142,18 @@ impl<'a> RowsCheck<'a> {
         }
         self.number = match &mut self.expected {
             Expected::Rows([only]) => Some(*only),
-            Expected::Rows(_) | Expected::All => {
-                Some(self.dataset.row_of(key).ok_or_else(|| {
-                    let key = key.escape_ascii();
-                    Error::mismatch(format!("a read shows a key that was not written: {key}"))
-                })?)
+            Expected::Rows(_) => {
+                let row = written(self.dataset, key)?;
+                let at = self.left.binary_search(&row).map_err(|_| {
+                    Error::mismatch(format!("a read shows row {row}, not asked for or once more"))
+                })?;
+                Some(self.left.remove(at))
             }
+            Expected::All if self.found.rows > 0 && *key <= *self.last_key => {
+                let key = key.escape_ascii();
+                return Err(Error::mismatch(format!("a scan shows the key {key} out of order")));
+            }
+            Expected::All => Some(written(self.dataset, key)?),
             Expected::Scan(check) => check.row(key)?,
         };
         if let (Expected::Rows([only]), Depth::Full) = (&self.expected, self.depth)
@@ -205,13 +222,29 @@ impl<'a> RowsCheck<'a> {
         self.arriving = false;
         self.found.rows += 1;
         self.found.value_bytes += self.row_bytes;
+        if matches!(self.expected, Expected::All) {
+            std::mem::swap(&mut self.last_key, &mut self.key);
+        }
         Ok(())
     }
 
     /// What came of the row is void; it comes again.
     pub fn reset(&mut self) {
+        let again = self.number.filter(|_| self.arriving);
+        if let (Some(row), Expected::Rows([_, _, ..])) = (again, &self.expected) {
+            let at = self.left.partition_point(|other| *other < row);
+            self.left.insert(at, row);
+        }
         self.arriving = false;
     }
+}
+
+/// The row of a key.
+fn written(dataset: &Dataset, key: &[u8]) -> Result<u64> {
+    dataset.row_of(key).ok_or_else(|| {
+        let key = key.escape_ascii();
+        Error::mismatch(format!("a read shows a key that was not written: {key}"))
+    })
 }
 
 #[cfg(test)]
@@ -263,6 +296,52 @@ mod tests {
             take(&mut check, &dataset.key(row), cells).unwrap();
         }
         assert_eq!(check.found(), Found { rows: 2, value_bytes: 40 });
+    }
+
+    /// Rows in this order, as a client takes them apart.
+    fn take_rows(check: &mut RowsCheck<'_>, rows: &[u64]) -> Result<()> {
+        let dataset = narrow();
+        rows.iter().try_for_each(|row| {
+            let values = [dataset.value(*row, 0), dataset.value(*row, 1)];
+            let cells = [(&b"field0"[..], &*values[0]), (&b"field1"[..], &*values[1])];
+            take(check, &dataset.key(*row), cells)
+        })
+    }
+
+    #[test]
+    fn of_several_rows_each_comes_once_and_no_other_one_in_its_place() {
+        let dataset = narrow();
+        for depth in [Depth::Quick, Depth::Full] {
+            let check = || RowsCheck::new(&dataset, Expected::Rows(&[5, 3, 9]), 0..2, depth);
+            take_rows(&mut check(), &[3, 9, 5]).unwrap();
+            for wrong in [[3, 3, 5], [3, 5, 4]] {
+                assert!(take_rows(&mut check(), &wrong).is_err(), "{wrong:?}");
+            }
+            // What is reset comes again.
+            let mut again = check();
+            again.begin(&dataset.key(9)).unwrap();
+            again.reset();
+            take_rows(&mut again, &[9, 3, 5]).unwrap();
+            assert!(take_rows(&mut again, &[9]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_scan_of_all_rows_shows_their_keys_rising() {
+        let dataset = narrow();
+        let mut sorted: Vec<u64> = (0..100).collect();
+        sorted.sort_by_key(|row| dataset.key(*row));
+        let check = || RowsCheck::new(&dataset, Expected::All, 0..2, Depth::Full);
+        take_rows(&mut check(), &sorted).unwrap();
+        let (a, b) = (sorted[3], sorted[4]);
+        for wrong in [[b, a], [a, a]] {
+            assert!(take_rows(&mut check(), &wrong).is_err(), "{wrong:?}");
+        }
+        let mut again = check();
+        take_rows(&mut again, &[a]).unwrap();
+        again.begin(&dataset.key(b)).unwrap();
+        again.reset();
+        take_rows(&mut again, &[b]).unwrap();
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::clock::cpu_nanos;
+use crate::error::{Error, Result};
 
 /// Bytes of a sector in the kernel's block statistics, whatever the device's own are.
 const SECTOR_BYTES: u64 = 512;
@@ -216,6 +217,17 @@ pub struct ProcessFigures {
 }
 
 impl Process {
+    /// An error where the kernel does not tell what it did: there is no such process, or it is another user's.
+    pub fn check(self) -> Result<()> {
+        for name in ["stat", "io"] {
+            let path = format!("/proc/{}/{name}", self.0);
+            if let Err(error) = std::fs::read_to_string(&path) {
+                return Err(Error::failed(format!("{path}: {error}")));
+            }
+        }
+        Ok(())
+    }
+
     /// The kernel's figures now.
     pub fn figures(self) -> ProcessFigures {
         let of = |name: &str| read(&format!("/proc/{}/{name}", self.0));
@@ -328,6 +340,9 @@ mod tests {
         let hundredths = |stat| cpu_times(stat).map(|seconds| (seconds * 100.0).round() as u64);
         assert_eq!(hundredths("1 (a) b) R 1 2 3 4 5 6 7 8 9 10 150 25 7"), [150, 25]);
         assert_eq!(hundredths("nonsense"), [0, 0]);
+        Process(std::process::id()).check().unwrap();
+        let nobody = Process(u32::MAX).check().unwrap_err().to_string();
+        assert!(nobody.contains("4294967295/stat"), "{nobody}");
     }
 
     #[test]

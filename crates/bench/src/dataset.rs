@@ -136,6 +136,14 @@ impl Dataset {
         (row < self.rows && self.key(row) == key).then_some(row)
     }
 
+    /// How many rows are to be expected from this one on, in the order of their keys or against it: keys are hashes, so what
+    /// is left of the rows is what is left of the numbers.
+    pub fn rows_from(&self, row: u64, reverse: bool) -> u64 {
+        let hash = self.hash(row);
+        let left = if reverse { hash } else { !hash };
+        ((u128::from(self.rows) * u128::from(left)) >> u64::BITS) as u64
+    }
+
     /// `field0` and so on.
     pub fn qualifier(column: u32) -> Vec<u8> {
         format!("field{column}").into_bytes()
@@ -257,6 +265,18 @@ mod tests {
             let mut wrong = value.clone();
             wrong[at] ^= 1;
             assert!(d.check(5, 1, &wrong, Depth::Full).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn about_as_many_rows_follow_one_as_are_expected_from_it_on() {
+        let d = dataset();
+        let mut keys: Vec<_> = (0..d.rows).map(|row| (d.key(row), row)).collect();
+        keys.sort();
+        for (at, (_, row)) in (0..).zip(keys) {
+            // Three standard deviations in the middle.
+            assert!(d.rows_from(row, false).abs_diff(d.rows - at) < 48, "{at}");
+            assert!(d.rows_from(row, true).abs_diff(at) < 48, "{at}");
         }
     }
 

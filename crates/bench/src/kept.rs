@@ -2,8 +2,10 @@
 //!
 //! `DIR/<name>.json` is written before the load without `complete` and again after it with, so that what an
 //! interrupted load left is loaded anew and what is somebody else's is never touched. So it is around writes that are
-//! measured: what those leave has another shape until it has settled.
+//! measured: what those leave has another shape until it has settled. Where the program that writes the data is itself what
+//! is measured, what another build of it wrote is loaded anew too.
 
+use std::hash::{DefaultHasher, Hasher as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +18,9 @@ struct Note {
     dataset: Dataset,
     /// What else of the store's settings is in its files, as text.
     format: String,
+    /// The build that wrote it, where that matters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    build: Option<String>,
     complete: bool,
 }
 
@@ -26,6 +31,7 @@ pub struct Kept {
     data: PathBuf,
     dataset: Dataset,
     format: String,
+    build: Option<String>,
 }
 
 /// What is there.
@@ -49,7 +55,15 @@ impl Kept {
             data: dir.join(name),
             dataset: *dataset,
             format: format.to_owned(),
+            build: None,
         }
+    }
+
+    /// The same, for data of one build alone: that of another is loaded anew.
+    #[must_use]
+    pub fn of_build(mut self, build: &str) -> Self {
+        self.build = Some(build.to_owned());
+        self
     }
 
     /// The directory of the store's files.
@@ -75,14 +89,17 @@ impl Kept {
                 if found == expected {
                     return Ok(State::Complete);
                 }
-                if found.complete {
+                // Another build may have another format.
+                let another_build = expected.build.is_some() && found.build != expected.build;
+                let same_format = another_build || found.format == expected.format;
+                if found.complete && !(found.dataset == expected.dataset && same_format) {
                     return Err(Error::occupied(format!(
                         "{} holds other data ({}); name another directory, or remove this one",
                         self.data.display(),
                         text.split_whitespace().collect::<Vec<_>>().join(" ")
                     )));
                 }
-                // Left by a load, or by writes, that did not come to their end.
+                // Left by a load, or by writes, that did not come to their end, or by another build.
                 self.remove()?;
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -139,7 +156,8 @@ impl Kept {
     }
 
     fn contents(&self, complete: bool) -> Note {
-        Note { dataset: self.dataset, format: self.format.clone(), complete }
+        let (format, build) = (self.format.clone(), self.build.clone());
+        Note { dataset: self.dataset, format, build, complete }
     }
 
     #[expect(
@@ -151,6 +169,16 @@ impl Kept {
             .map_err(|error| Error::failed(format!("JSON: {error}")))?;
         std::fs::write(&self.note, text).map_err(|e| io("write", &self.note, &e))
     }
+}
+
+/// What tells the build of this program from others: a hash of its file.
+#[expect(clippy::disallowed_methods, reason = "the program's own file, outside of any engine")]
+pub fn this_build() -> Result<String> {
+    let path = std::env::current_exe().map_err(|e| io("find", Path::new("own path"), &e))?;
+    let program = std::fs::read(&path).map_err(|e| io("read", &path, &e))?;
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&program);
+    Ok(format!("{:016x}", hasher.finish()))
 }
 
 #[cfg(test)]
@@ -184,6 +212,29 @@ mod tests {
         kept.complete().unwrap();
         kept.remove().unwrap();
         assert_eq!(kept.prepare().unwrap(), State::Empty);
+    }
+
+    #[test]
+    fn what_another_build_wrote_is_loaded_anew_and_other_rows_are_still_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |build: &str, seed| {
+            Kept::new(dir.path(), "s", &dataset(seed), &format!("f{build}")).of_build(build)
+        };
+        // Notes of programs that knew of no builds count as those of another.
+        let earlier = Kept::new(dir.path(), "s", &dataset(1), "f");
+        earlier.prepare().unwrap();
+        std::fs::create_dir(earlier.data()).unwrap();
+        earlier.complete().unwrap();
+        for build in ["a", "b"] {
+            let kept = of(build, 1);
+            assert_eq!(kept.prepare().unwrap(), State::Empty);
+            assert!(!kept.data().exists());
+            std::fs::create_dir(kept.data()).unwrap();
+            kept.complete().unwrap();
+            assert_eq!(kept.prepare().unwrap(), State::Complete);
+        }
+        assert_eq!(of("c", 2).prepare().unwrap_err().kind(), ErrorKind::Occupied);
+        assert_eq!(this_build().unwrap(), this_build().unwrap());
     }
 
     #[test]

@@ -35,6 +35,17 @@ const LEGEND_STEP: i32 = 24;
 const LEGEND_TOP: i32 = 56;
 /// Lines beyond this many would be told apart by nobody.
 pub const SERIES_MAX: usize = 16;
+
+/// Refuses a plot of more lines than can be told apart.
+pub fn check_lines(lines: usize) -> Result<()> {
+    if lines > SERIES_MAX {
+        return Err(failed(format_args!(
+            "{lines} lines are too many to read: at most {SERIES_MAX}"
+        )));
+    }
+    Ok(())
+}
+
 /// Told apart also by those who see fewer colours (Okabe and Ito 2008), black last.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
@@ -122,12 +133,7 @@ pub fn latency_curves(title: &str, series: &[Series]) -> Result<String> {
     if series.is_empty() {
         return Err(failed("there are no latencies to draw"));
     }
-    if series.len() > SERIES_MAX {
-        return Err(failed(format_args!(
-            "{} lines are too many to read: at most {SERIES_MAX}",
-            series.len()
-        )));
-    }
+    check_lines(series.len())?;
     let all = || series.iter().flat_map(|s| &s.points);
     let lowest = all().map(|p| p.micros).fold(f64::INFINITY, f64::min).max(0.01);
     let highest = all().map(|p| p.micros).fold(0.0, f64::max).max(lowest * 2.0);
@@ -218,12 +224,7 @@ pub fn over_time(title: &str, courses: &[Course]) -> Result<String> {
     if courses.is_empty() {
         return Err(failed("there is no time to draw"));
     }
-    if courses.len() > SERIES_MAX {
-        return Err(failed(format_args!(
-            "{} lines are too many to read: at most {SERIES_MAX}",
-            courses.len()
-        )));
-    }
+    check_lines(courses.len())?;
     let right = courses
         .iter()
         .flat_map(|c| &c.points)

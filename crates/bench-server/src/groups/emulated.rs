@@ -28,7 +28,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let mut emulator = Emulator::start(&program, &bench.dir, &bench.progress)?;
     let google = bench.clients("Google's emulator", emulator.endpoint()?, TABLE)?;
     for server in [&tepui, &google] {
-        if server.ensure_table()? || !server.holds(&dataset)? {
+        if server.ensure_table(&bench.progress)? || !server.holds(&dataset, &bench.progress)? {
             server.load(&dataset, &bench.progress)?;
         }
     }

@@ -88,7 +88,7 @@ fn overload(
     let options = GrpcOptions { connections: CONNECTIONS, ..options };
     let obeying = Grpc::new(options.clone())?;
     let insisting = Grpc::new(GrpcOptions { when_refused: WhenRefused::Over, ..options })?;
-    obeying.ensure_table()?;
+    obeying.ensure_table(&bench.progress)?;
 
     let seconds = bench.sizes.overload_seconds;
     let sustained_seconds = (seconds * SUSTAINED_PART).min(SUSTAINED_SECONDS_MAX);
@@ -145,19 +145,19 @@ fn overload(
     );
     let name = format!("twice the rate, {limit}: longest time without an acknowledged write");
     let line = Line::new(group, name, Spread::exact(gap), Bar::AtMost(GAP_MS_MAX));
-    bench.say(line.unit("ms").note(note).unless(doubt));
-    let figure = |name| over.figure(name).unwrap_or(f64::NAN);
-    bench.say(Line::new(
-        group,
-        format!("twice the rate, {limit}: refusals without RetryInfo"),
-        Spread::exact(figure("refused_without_retry_info")),
-        Bar::AtMost(0.0),
-    ));
-    let peak = figure("server_rss_peak_bytes");
+    bench.say(line.unit("ms").note(note).unless(doubt.clone()));
+    let silent = over.figure("refused_without_retry_info").unwrap_or(f64::NAN);
+    let name = format!("twice the rate, {limit}: refusals without RetryInfo");
+    let line = Line::new(group, name, Spread::exact(silent), Bar::AtMost(0.0));
+    bench.say(line.unless(doubt.clone()));
+    // A process without memory is one that the kernel did not tell of.
+    let peak = over.figure("server_rss_peak_bytes").filter(|bytes| *bytes > 0.0);
+    let peak = peak.unwrap_or(f64::NAN);
     let name = format!("twice the rate, {limit}: memory of the process over its budget");
     let note = format!("{:.0} MiB at most", peak / f64::from(1 << 20));
     let ratio = Spread::exact(peak / MEMORY_BYTES as f64);
-    bench.say(Line::new(group, name, ratio, Bar::AtMost(MEMORY_RATIO_MAX)).note(note));
+    let line = Line::new(group, name, ratio, Bar::AtMost(MEMORY_RATIO_MAX));
+    bench.say(line.note(note).unless(doubt));
     bench.runs.extend([sustained, over]);
     Ok(())
 }

@@ -26,7 +26,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         let settings = Settings::with_cache(bench.cache_for(&dataset));
         let host = Host::start(&place, settings)?;
         let tepui = bench.clients("tepui", host.endpoint()?, TABLE)?;
-        if tepui.ensure_table()? || !tepui.holds(&dataset)? {
+        if tepui.ensure_table(&bench.progress)? || !tepui.holds(&dataset, &bench.progress)? {
             tepui.load(&dataset, &bench.progress)?;
         }
         host.compact(&bench.progress)?;

@@ -23,7 +23,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let settings = Settings { sync_delay: Some(SYNC), ..cached };
     let host = Host::start(&bench.dir.join("sync"), settings)?;
     let clients = bench.clients("tepui, 2 ms a sync", host.endpoint()?, TABLE)?;
-    clients.ensure_table()?;
+    clients.ensure_table(&bench.progress)?;
     let increments = |name: &str, distribution| Workload {
         distribution,
         ..Workload::of(name, OpKind::Increment)

@@ -71,7 +71,7 @@ fn contest(
 ) -> Result<Vec<Vec<Sample>>> {
     let host = Host::start(&bench.dir.join(place), settings)?;
     let clients = bench.clients("tepui", host.endpoint()?, TABLE)?;
-    if clients.ensure_table()? || !clients.holds(dataset)? {
+    if clients.ensure_table(&bench.progress)? || !clients.holds(dataset, &bench.progress)? {
         clients.load(dataset, &bench.progress)?;
     }
     host.settle(&bench.progress)?;

@@ -152,6 +152,17 @@ impl Asks {
         self.read(v2::RowSet::default(), Naming::Family)
     }
 
+    /// Reads the first key, and as little as can be with it.
+    pub fn first_key(&self) -> v2::ReadRowsRequest {
+        let little = [Filter::CellsPerRowLimitFilter(1), Filter::StripValueTransformer(true)];
+        let filters = little.map(filter).into();
+        v2::ReadRowsRequest {
+            rows_limit: 1,
+            filter: Some(filter(Filter::Chain(Chain { filters }))),
+            ..self.read(v2::RowSet::default(), Naming::Row)
+        }
+    }
+
     fn set(&self, row: u64, column: u32, timestamp_micros: i64) -> v2::Mutation {
         v2::Mutation {
             mutation: Some(Mutation::SetCell(SetCell {
@@ -225,6 +236,7 @@ mod tests {
             read(asks.rows(&[1], Naming::Row)),
             read(asks.scan(1, 5, false)),
             read(asks.everything()),
+            read(asks.first_key()),
             (write.table_name, write.app_profile_id),
             (load.table_name, load.app_profile_id),
             (increment.table_name, increment.app_profile_id),

@@ -1,7 +1,5 @@
 //! The Bigtable API as a benchmark uses it: one connection, no retries but of refusals, every row compared.
 
-use std::time::Duration;
-
 use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2 as admin;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use tonic::{Code, Status};
@@ -9,7 +7,7 @@ use tonic::{Code, Status};
 use super::ask::{Asks, COUNTERS, FAMILY, Table};
 use super::chunks::each_chunk;
 use super::connection::{Connection, decode};
-use super::retry::Refusals;
+use super::retry::{Refusal, Refusals};
 use super::rows::ChunkCheck;
 use crate::error::{Error, Result};
 use crate::run::Found;
@@ -45,8 +43,8 @@ pub mod method {
 /// What went wrong with one request.
 #[derive(Debug)]
 pub enum Failure {
-    /// The server asks to come back after this time.
-    Refused(Duration),
+    /// The server asks to come back later.
+    Refused(Refusal),
     /// Anything else: the run ends.
     Failed(Error),
 }
@@ -54,6 +52,18 @@ pub enum Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::Failed(error)
+    }
+}
+
+impl Failure {
+    /// As an error, where a refusal is one too: of what is asked once.
+    pub fn into_error(self) -> Error {
+        match self {
+            Self::Failed(error) => error,
+            Self::Refused(refusal) => {
+                Error::failed(format!("the server refuses to be read: {}", refusal.message))
+            }
+        }
     }
 }
 
@@ -78,7 +88,8 @@ impl Client {
 
     fn failure(what: &str, status: &Status, refusals: &Refusals) -> Failure {
         if status.code() == Code::ResourceExhausted {
-            Failure::Refused(refusals.count(status.details()))
+            let delay = refusals.count(status.details());
+            Failure::Refused(Refusal { delay, message: status.message().to_owned() })
         } else {
             Failure::Failed(text(what, status))
         }
@@ -142,7 +153,7 @@ impl Client {
         let mut stream = answer.map_err(failure)?;
         let mut refused = Vec::new();
         let mut told = true;
-        let mut delay = None;
+        let (mut delay, mut message) = (None, String::new());
         while let Some(response) = stream.message().await.map_err(failure)? {
             let response: v2::MutateRowsResponse = decode(response).map_err(failure)?;
             for entry in response.entries {
@@ -160,13 +171,15 @@ impl Client {
                 let said = Refusals::delay(&status);
                 told &= said.is_some();
                 delay = delay.max(said);
+                message = status.message;
             }
         }
         *rows = refused;
         if rows.is_empty() {
             return Ok(());
         }
-        Err(Failure::Refused(refusals.count_entries(delay.filter(|_| told))))
+        let delay = refusals.count_entries(delay.filter(|_| told));
+        Err(Failure::Refused(Refusal { delay, message }))
     }
 
     /// Makes sure that a table is there, with the families that benchmarks use; whether it was made. Families come by
@@ -214,10 +227,41 @@ impl Client {
     /// Whether the rows with these numbers are there as they should be.
     pub async fn has(&mut self, asks: &Asks, check: ChunkCheck<'_>, rows: &[u64]) -> Result<bool> {
         let request = asks.rows(rows, super::ask::Naming::Family);
-        match self.read(request, check, &Refusals::default()).await {
-            Ok(found) => Ok(found.rows == rows.len() as u64),
-            Err(Failure::Failed(error)) => Err(error),
-            Err(Failure::Refused(_)) => Err(Error::failed("the server is overloaded")),
+        let read = self.read(request, check, &Refusals::default()).await;
+        Ok(read.map_err(Failure::into_error)?.rows == rows.len() as u64)
+    }
+
+    /// The first key that a read shows.
+    pub async fn first_key(&mut self, request: v2::ReadRowsRequest) -> Result<Option<Vec<u8>>> {
+        let failure = |status| text("ReadRows", &status);
+        let answer = self.connection.call(method::READ_ROWS, &request).await;
+        let mut stream = answer.map_err(failure)?;
+        let mut first = None;
+        while let Some(response) = stream.message().await.map_err(failure)? {
+            each_chunk(&response, |chunk| {
+                if first.is_none() && !chunk.row_key.is_empty() {
+                    first = Some(chunk.row_key.to_vec());
+                }
+                Ok(())
+            })?;
         }
+        Ok(first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_keeps_the_words_of_the_server() {
+        let refusals = Refusals::default();
+        let full = Status::resource_exhausted("the disk is full");
+        let failure = Client::failure("MutateRows", &full, &refusals);
+        assert!(matches!(&failure, Failure::Refused(r) if r.message == full.message()));
+        assert!(failure.into_error().to_string().contains(full.message()));
+        let gone = Client::failure("MutateRows", &Status::unavailable("gone"), &refusals);
+        assert!(matches!(gone, Failure::Failed(_)), "{gone:?}");
+        assert_eq!(refusals.all(), 1);
     }
 }

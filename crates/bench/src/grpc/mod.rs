@@ -21,7 +21,7 @@ use futures::future::select;
 use self::ask::{Asks, Table};
 use self::client::{Client, Failure};
 use self::connection::Endpoint;
-use self::retry::{Refusals, WhenRefused};
+use self::retry::{Patience, Refusals, WhenRefused};
 use self::rows::ChunkCheck;
 use self::worker::Worker;
 use crate::check::{Expected, RowsCheck};
@@ -95,48 +95,71 @@ impl Grpc {
         network::crews(threads, self.options.connections, async || self.connect().await)
     }
 
-    /// Makes sure that the table is there.
-    pub fn ensure_table(&self) -> Result<bool> {
-        runtime()?.block_on(async { self.connect().await?.ensure_table(&self.options.table).await })
+    /// Makes sure that the table is there; whether it was made. `Interrupted`, here and below, soon after the wish to stop,
+    /// also where the server does not answer.
+    pub fn ensure_table(&self, progress: &Progress) -> Result<bool> {
+        let table = &self.options.table;
+        unless_stopped(progress, async { self.connect().await?.ensure_table(table).await })
     }
 
     /// Whether the table holds the data set, as far as a look at three of its rows shows. `Mismatch` where
     /// it holds something else under their keys.
-    pub fn holds(&self, dataset: &Dataset) -> Result<bool> {
+    pub fn holds(&self, dataset: &Dataset, progress: &Progress) -> Result<bool> {
         let mut rows = vec![0, dataset.rows / 2, dataset.rows - 1];
         rows.dedup();
         let expected = Expected::Rows(&rows);
         let check = RowsCheck::new(dataset, expected, 0..dataset.columns, Depth::Full);
         let check = ChunkCheck::new(check);
         let asks = Asks::new(&self.options.table, dataset);
-        let found =
-            runtime()?.block_on(async { self.connect().await?.has(&asks, check, &rows).await });
-        found.map_err(|e| e.context(format_args!("table {}", self.options.table.id)))
+        let found = unless_stopped(progress, async {
+            self.connect().await?.has(&asks, check, &rows).await
+        });
+        found.map_err(|e| self.of_table(e))
     }
 
-    /// Reads the whole table in one scan and compares every byte; the rows. `Interrupted` soon after the wish to stop.
+    /// `Occupied` where the table's first row is none of the data set, nor one that runs may have inserted: a load would
+    /// put its rows among others.
+    pub fn check_first_row(&self, dataset: &Dataset, progress: &Progress) -> Result<()> {
+        let request = Asks::new(&self.options.table, dataset).first_key();
+        let first =
+            unless_stopped(progress, async { self.connect().await?.first_key(request).await });
+        match first.map_err(|e| self.of_table(e))? {
+            Some(key) if dataset.with_inserts().row_of(&key).is_none() => {
+                let key = key.escape_ascii();
+                Err(self.of_table(Error::occupied(format!("holds other rows: its first is {key}"))))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn of_table(&self, error: Error) -> Error {
+        error.context(format_args!("table {}", self.options.table.id))
+    }
+
+    /// Reads the whole table in one scan and compares every byte; the rows.
     pub fn scan_everything(&self, dataset: &Dataset, progress: &Progress) -> Result<u64> {
         let check = RowsCheck::new(dataset, Expected::All, 0..dataset.columns, Depth::Full);
         let check = ChunkCheck::new(check);
         let asks = Asks::new(&self.options.table, dataset);
         let scan = async {
-            let mut client = self.connect().await.map_err(Failure::Failed)?;
-            client.read(asks.everything(), check, &self.refusals).await
+            let mut client = self.connect().await?;
+            let scanned = client.read(asks.everything(), check, &self.refusals).await;
+            Ok(scanned.map_err(Failure::into_error)?.rows)
         };
-        let stopped = async {
-            while !progress.stopped() {
-                tokio::time::sleep(LOOK).await;
-            }
-            Err(Failure::Failed(Error::interrupted()))
-        };
-        let (scan, stopped) = (pin!(scan), pin!(stopped));
-        let (scanned, _) = runtime()?.block_on(select(stopped, scan)).factor_first();
-        match scanned {
-            Ok(found) => Ok(found.rows),
-            Err(Failure::Failed(error)) => Err(error),
-            Err(Failure::Refused(_)) => Err(Error::failed("the server refuses to be scanned")),
-        }
+        unless_stopped(progress, scan)
     }
+}
+
+/// Carries out a task that a server may keep waiting; `Interrupted` soon after the wish to stop.
+fn unless_stopped<T>(progress: &Progress, task: impl Future<Output = Result<T>>) -> Result<T> {
+    let stopped = async {
+        while !progress.stopped() {
+            tokio::time::sleep(LOOK).await;
+        }
+        Err(Error::interrupted())
+    };
+    let (task, stopped) = (pin!(task), pin!(stopped));
+    runtime()?.block_on(select(stopped, task)).factor_first().0
 }
 
 impl Store for Grpc {
@@ -145,19 +168,27 @@ impl Store for Grpc {
     }
 
     fn load(&self, dataset: &Dataset, progress: &Progress) -> Result<()> {
-        self.ensure_table()?;
+        self.ensure_table(progress)?;
         let asks = Asks::new(&self.options.table, dataset);
         let rows_by_bytes = (LOAD_REQUEST_BYTES / dataset.row_bytes().max(1)).max(1);
         let batch = self.options.load_batch_rows.min(rows_by_bytes);
         let crews = self.crews(self.options.load_threads)?;
         let in_flight = self.options.load_in_flight;
+        let patience = Patience::of_load();
         let one = async |mut client: Client, rows: Range<u64>| {
-            let mut left = rows.collect();
+            let mut left: Vec<u64> = rows.collect();
             loop {
-                match client.load(&asks, &mut left, &self.refusals).await {
+                let due = left.len();
+                let loaded = client.load(&asks, &mut left, &self.refusals).await;
+                if loaded.is_ok() || left.len() < due {
+                    patience.served();
+                }
+                match loaded {
                     Ok(()) => return Ok(()),
                     Err(Failure::Failed(error)) => return Err(error),
-                    Err(Failure::Refused(delay)) => tokio::time::sleep(delay).await,
+                    Err(Failure::Refused(refusal)) => {
+                        tokio::time::sleep(patience.refused(&refusal)?).await;
+                    }
                 }
                 progress.check()?;
             }
@@ -177,6 +208,7 @@ impl Store for Grpc {
             known: run.dataset().with_inserts(),
             refusals: &self.refusals,
             when_refused: self.options.when_refused,
+            patience: Patience::of_run(run.workload().limit),
         };
         let crews = self.crews(run.workload().threads)?;
         network::run(run, crews, async |client, ticket: &Ticket| {
@@ -202,8 +234,10 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
 
-    #[test]
-    fn a_scan_of_a_server_that_does_not_answer_ends_when_it_is_asked_to() {
+    /// What becomes of a task at a server that accepts a connection and does not answer, when it is asked to end.
+    fn stopped_at_a_silent_server<T: Send>(
+        task: impl FnOnce(&Grpc, &Dataset, &Progress) -> Result<T> + Send,
+    ) -> ErrorKind {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = silent.local_addr().unwrap().to_string();
         let grpc = Grpc::new(GrpcOptions {
@@ -219,13 +253,24 @@ mod tests {
         });
         let dataset = Dataset { rows: 1, key_bytes: 20, columns: 1, value_bytes: 1, seed: 0 };
         let progress = Progress::hidden();
-        let scanned = std::thread::scope(|scope| {
-            let scan = scope.spawn(|| grpc.unwrap().scan_everything(&dataset, &progress));
+        std::thread::scope(|scope| {
+            let task = scope.spawn(|| task(&grpc.unwrap(), &dataset, &progress).map(drop));
             // It has begun: there is a connection.
             let _connection = silent.accept().unwrap();
             progress.stop();
-            scan.join().unwrap()
-        });
-        assert_eq!(scanned.unwrap_err().kind(), ErrorKind::Interrupted);
+            task.join().unwrap().unwrap_err().kind()
+        })
+    }
+
+    #[test]
+    fn what_waits_for_a_server_that_does_not_answer_ends_when_it_is_asked_to() {
+        let ends = [
+            stopped_at_a_silent_server(|grpc, _, progress| grpc.ensure_table(progress)),
+            stopped_at_a_silent_server(Grpc::holds),
+            stopped_at_a_silent_server(Grpc::check_first_row),
+            stopped_at_a_silent_server(Grpc::scan_everything),
+            stopped_at_a_silent_server(Grpc::load),
+        ];
+        assert!(ends.iter().all(|end| *end == ErrorKind::Interrupted), "{ends:?}");
     }
 }

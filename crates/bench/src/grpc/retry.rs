@@ -8,11 +8,19 @@ use googleapis_tonic_google_rpc::google::rpc;
 use prost::Message as _;
 use tonic::Code;
 
+use crate::clock::Timer;
+use crate::error::{Error, Result};
+use crate::workload::Limit;
+
 /// How long to wait where a server does not say: long enough to take the load off, short enough to notice
 /// when it is over.
 const DELAY_DEFAULT: Duration = Duration::from_millis(10);
 /// The longest wait that is obeyed: a benchmark that slept longer would measure nothing.
 const DELAY_MAX: Duration = Duration::from_mins(1);
+/// How long a server may refuse all that it is asked for while nothing but its answers ends the work. An overloaded one takes some
+/// within seconds, and the longest delay that is obeyed is no longer; one with a full disk refuses until somebody makes
+/// room, who must be told.
+const PATIENCE: Duration = DELAY_MAX;
 const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 
 /// What becomes of an operation that the server refuses.
@@ -22,6 +30,72 @@ pub enum WhenRefused {
     Again,
     /// It is over, and counts as refused: the server is asked for what the workload says, however much it refuses.
     Over,
+}
+
+/// What a server says that is to be asked later.
+#[derive(Debug)]
+pub struct Refusal {
+    /// After this time.
+    pub delay: Duration,
+    /// In its words.
+    pub message: String,
+}
+
+/// How long a load or a run bears being refused, over all of its requests.
+#[derive(Debug)]
+pub struct Patience {
+    /// None: for ever, since something else ends it.
+    limit: Option<Duration>,
+    timer: Timer,
+    /// Of the first refusal since a request succeeded, in the timer's nanoseconds; 0 where there was none.
+    since_nanos: AtomicU64,
+}
+
+impl Patience {
+    /// Of a load.
+    pub fn of_load() -> Self {
+        Self::new(Some(PATIENCE))
+    }
+
+    /// Of a run, which time may end.
+    pub fn of_run(limit: Limit) -> Self {
+        match limit {
+            Limit::Ops(_) => Self::new(Some(PATIENCE)),
+            Limit::Seconds(_) => Self::new(None),
+        }
+    }
+
+    fn new(limit: Option<Duration>) -> Self {
+        Self { limit, timer: Timer::start(), since_nanos: AtomicU64::new(0) }
+    }
+
+    /// A request succeeded, at least in part.
+    #[inline]
+    pub fn served(&self) {
+        // Looked at first: all threads share it, and it seldom changes.
+        if self.since_nanos.load(Ordering::Relaxed) != 0 {
+            self.since_nanos.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A request was refused: how long to wait before it is made again. An error with the server's words where no
+    /// request has succeeded for too long.
+    pub fn refused(&self, refusal: &Refusal) -> Result<Duration> {
+        let now = self.timer.nanos().max(1);
+        let first = self.since_nanos.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        match (first, self.limit) {
+            (Err(since), Some(limit))
+                if Duration::from_nanos(now.saturating_sub(since)) >= limit =>
+            {
+                Err(Error::failed(format!(
+                    "the server has refused everything for {} s: {}",
+                    limit.as_secs(),
+                    refusal.message
+                )))
+            }
+            _ => Ok(refusal.delay),
+        }
+    }
 }
 
 /// How often a server refused.
@@ -121,6 +195,24 @@ mod tests {
             let silent = rpc::Status { details: Vec::new(), ..told };
             assert_eq!(Refusals::is_one(&silent), without, "{code:?}");
         }
+    }
+
+    #[test]
+    fn who_is_refused_for_too_long_without_a_success_hears_what_the_server_says() {
+        let refusal = || Refusal { delay: DELAY_DEFAULT, message: "disk full".to_owned() };
+        let patience = Patience::new(Some(Duration::ZERO));
+        for _ in 0..3 {
+            assert_eq!(patience.refused(&refusal()), Ok(DELAY_DEFAULT), "the first one");
+            patience.served();
+        }
+        patience.refused(&refusal()).unwrap();
+        let error = patience.refused(&refusal()).unwrap_err().to_string();
+        assert!(error.contains("disk full"), "{error}");
+        for (patience, refusals) in [(Patience::of_load(), 2), (Patience::new(None), 1000)] {
+            assert!((0..refusals).all(|_| patience.refused(&refusal()).is_ok()), "{patience:?}");
+        }
+        assert!(Patience::of_run(Limit::Ops(1)).limit.is_some());
+        assert!(Patience::of_run(Limit::Seconds(1.0)).limit.is_none());
     }
 
     #[test]

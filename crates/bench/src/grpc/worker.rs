@@ -2,7 +2,7 @@
 
 use super::ask::{Asks, Naming};
 use super::client::{Client, Failure, Outcome};
-use super::retry::{Refusals, WhenRefused};
+use super::retry::{Patience, Refusals, WhenRefused};
 use super::rows::ChunkCheck;
 use crate::check::{Expected, RowsCheck, ScanCheck};
 use crate::dataset::{Dataset, Depth};
@@ -22,10 +22,12 @@ pub struct Worker<'a> {
     pub refusals: &'a Refusals,
     /// And what becomes of that.
     pub when_refused: WhenRefused,
+    /// How long it may refuse everything.
+    pub patience: Patience,
 }
 
 impl Worker<'_> {
-    /// Carries out an operation, however often the server refuses it; or [refused](crate::ErrorKind::Refused), where that is
+    /// Carries out an operation, however often the server refuses it while it takes others; or [refused](crate::ErrorKind::Refused), where that is
     /// its end.
     pub async fn carry_out(&self, mut client: Client, ticket: &Ticket) -> Result<Found> {
         let mut left = match &ticket.op {
@@ -33,14 +35,21 @@ impl Worker<'_> {
             _ => Vec::new(),
         };
         loop {
-            match self.attempt(&mut client, ticket, &mut left).await {
+            let due = left.len();
+            let attempted = self.attempt(&mut client, ticket, &mut left).await;
+            if attempted.is_ok() || left.len() < due {
+                self.patience.served();
+            }
+            match attempted {
                 Ok(found) => return Ok(found),
                 Err(Failure::Failed(error)) => return Err(error),
                 Err(Failure::Refused(_)) if self.when_refused == WhenRefused::Over => {
                     return Err(Error::refused());
                 }
                 // What it waits is in its latency: the client has not been served yet.
-                Err(Failure::Refused(delay)) => tokio::time::sleep(delay).await,
+                Err(Failure::Refused(refusal)) => {
+                    tokio::time::sleep(self.patience.refused(&refusal)?).await;
+                }
             }
         }
     }
@@ -101,7 +110,7 @@ impl Worker<'_> {
         columns: std::ops::Range<u32>,
         depth: Depth,
     ) -> Outcome<Found> {
-        let check = RowsCheck::new(self.dataset, Expected::Rows(rows), columns, depth);
+        let check = RowsCheck::new(&self.known, Expected::Rows(rows), columns, depth);
         client.read(self.asks.rows(rows, naming), ChunkCheck::new(check), self.refusals).await
     }
 

@@ -95,11 +95,7 @@ pub(super) fn run(store: &Tepui, run: &Run<'_>) -> Result<()> {
         // What does not divide goes to the first threads.
         let loops =
             workload.in_flight / threads + usize::from(index < workload.in_flight % threads);
-        // A core of its own, as a server's threads have one.
-        let cores = Cores::of_this_thread()?;
-        if threads == cores.count() && loops > 1 {
-            cores.choose(index..index + 1)?;
-        }
+        let _core = Cores::of_worker(index, workload)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

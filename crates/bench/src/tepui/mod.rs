@@ -101,10 +101,14 @@ impl TepuiOptions {
         self
     }
 
-    /// What of the options is in the files, for [`Kept`].
+    /// What of the options is in the files and their levels, for [`Kept`].
     pub fn format(&self) -> String {
         let EngineOptions { compression, sst, separate_values_bytes, .. } = &self.engine;
-        format!("{compression:?} {sst:?} {separate_values_bytes}")
+        let EngineOptions { memtable_bytes, base_level_bytes, target_file_bytes, .. } =
+            &self.engine;
+        format!(
+            "{compression:?} {sst:?} {separate_values_bytes}, memtables {memtable_bytes}, base level {base_level_bytes}, files {target_file_bytes}"
+        )
     }
 }
 

@@ -258,12 +258,12 @@ pub fn run(options: &Options) -> Result<()> {
     report.machine = Machine::here(place.dir());
     let (table, cache) = (tables::table(&report.runs), tables::cache_table(&report.runs));
     let text = format!("{}\n{table}\n{cache}", heading(&report));
-    output::publish(&report, options.runs.json.as_deref(), text)?;
+    let published = output::publish(&report, options.runs.json.as_deref(), text);
     if let Some(file) = &options.plot {
         let curves = output::curves(&report.runs);
         write(file, &plot::latency_curves("Latency", &curves)?)?;
     }
-    result
+    published.and(result)
 }
 
 impl Options {
@@ -274,6 +274,9 @@ impl Options {
             self.runs.apply(workload, dataset, at)?;
         }
         self.runs.check(self.warm_up)?;
+        if self.plot.is_some() {
+            plot::check_lines(workloads.len() * self.cache.len())?;
+        }
         Ok(workloads)
     }
 
@@ -314,13 +317,18 @@ impl Options {
                 };
                 let device = Device::of(dir);
                 let holds_all = cache.bytes(dataset.bytes()) >= dataset.bytes();
-                if holds_all && self.settle == Settle::Always && self.warm_up.is_none() {
-                    let all = presets::every_row(dataset, self.runs.threads, self.in_flight);
-                    report::warm_up(&store, dataset, &all, progress)?;
-                }
+                let warms_all =
+                    holds_all && self.settle == Settle::Always && self.warm_up.is_none();
+                // At first, and again after compactions: what they write is in no cache.
+                let mut is_cold = true;
                 for workload in workloads {
                     progress.check()?;
+                    if warms_all && is_cold {
+                        let all = presets::every_row(dataset, self.runs.threads, self.in_flight);
+                        report::warm_up(&store, dataset, &all, progress)?;
+                    }
                     let unsettles = workload.writes() && self.settle == Settle::Always;
+                    is_cold = unsettles;
                     if unsettles {
                         kept.changing()?;
                     }
@@ -414,11 +422,10 @@ mod tests {
         options: Options,
     }
 
-    /// Runs one workload over rows that are kept in a directory; the note beside them.
-    fn measure(dir: &Path, workload: &str, progress: &Progress) -> Result<String> {
+    /// Runs workloads over rows that are kept in a directory.
+    fn runs(dir: &Path, args: &[&str], progress: &Progress) -> Result<Vec<RunReport>> {
         use clap::Parser as _;
-        let workload = format!("--workload={workload}");
-        let args = ["engine", "--rows=1000", "--seconds=2", "--warm-up=0", &workload];
+        let args = [&["engine", "--rows=1000"], args].concat();
         let options = Cli::try_parse_from(args).unwrap().options;
         let dataset = options.rows.dataset(USUAL);
         let workloads = options.workloads(&dataset)?;
@@ -429,7 +436,14 @@ mod tests {
             settings: options.settings(),
             runs: Vec::new(),
         };
-        options.measure(dir, &dataset, &workloads, progress, &mut report).map(|()| note(dir))
+        options.measure(dir, &dataset, &workloads, progress, &mut report).map(|()| report.runs)
+    }
+
+    /// Runs one workload; the note beside its rows.
+    fn measure(dir: &Path, workload: &str, progress: &Progress) -> Result<String> {
+        let workload = format!("--workload={workload}");
+        let args = ["--seconds=2", "--warm-up=0", &workload];
+        runs(dir, &args, progress).map(|_| note(dir))
     }
 
     fn note(dir: &Path) -> String {
@@ -454,6 +468,49 @@ mod tests {
         assert!(result.is_err(), "it was not interrupted");
         assert!(!note(dir.path()).contains(COMPLETE));
         assert!(measure(dir.path(), "get", &Progress::hidden()).unwrap().contains(COMPLETE));
+    }
+
+    #[test]
+    fn a_cache_of_everything_has_every_row_again_after_writes() {
+        let dir = tempfile::tempdir().unwrap();
+        let args = ["--workload=put,get,get", "--cache=all", "--ops=300"];
+        let runs = runs(dir.path(), &args, &Progress::hidden()).unwrap();
+        let misses: Vec<_> = runs.iter().map(|run| run.figure("data_misses")).collect();
+        assert_eq!(misses[1..], [Some(0.0), Some(0.0)]);
+    }
+
+    #[test]
+    fn the_round_in_the_middle_is_that_of_the_latencies_that_there_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let args = ["--workload=put", "--ops=10"];
+        let put = runs(dir.path(), &args, &Progress::hidden()).unwrap().remove(0);
+        let rounds = [1.0, 3.0, 2.0].map(|micros| {
+            let mut round = put.clone();
+            round.write_latency_micros.as_mut().unwrap().p50 = micros;
+            round.write_curve.iter_mut().for_each(|point| point.micros = micros);
+            round
+        });
+        let curves = output::curves(&rounds);
+        assert_eq!(curves.len(), 1);
+        assert!(curves[0].points.iter().all(|point| point.micros.total_cmp(&2.0).is_eq()));
+    }
+
+    #[test]
+    fn a_plot_of_too_many_lines_is_refused_before_anything_is_measured() {
+        use clap::Parser as _;
+        let workloads = |args: &[&str]| {
+            let options = Cli::try_parse_from([&["engine"], args].concat()).unwrap().options;
+            options.workloads(&options.rows.dataset(USUAL))
+        };
+        let all = ["--workload=all", "--cache=1/60,all"];
+        let plotted = [&all[..], &["--plot=a.svg"]].concat();
+        let error = workloads(&plotted).unwrap_err().to_string();
+        assert!(error.contains("lines are too many"), "{error}");
+        assert!(workloads(&all).is_ok());
+        // What docs/benchmarks.md draws.
+        assert!(
+            workloads(&["--workload=get,scan-100,put", "--cache=1/60,all", "--plot=a"]).is_ok()
+        );
     }
 
     #[test]

@@ -12,9 +12,10 @@ use tepui_bench::report::{Report, RunReport};
 pub fn publish(report: &Report, json: Option<&Path>, text: String) -> Result<()> {
     match json {
         Some(file) if file.as_os_str() == "-" => println!("{}", report.to_json()?),
+        // Shown first: a file that cannot be written takes nothing with it.
         Some(file) => {
-            write(file, &report.to_json()?)?;
             print!("{text}");
+            write(file, &report.to_json()?)?;
         }
         None => print!("{text}"),
     }
@@ -37,7 +38,7 @@ pub fn curves(runs: &[RunReport]) -> Vec<Series> {
     groups
         .into_iter()
         .filter_map(|mut group| {
-            group.sort_by(|a, b| a.latency_micros.p50.total_cmp(&b.latency_micros.p50));
+            group.sort_by(|a, b| a.latency().p50.total_cmp(&b.latency().p50));
             let run = group.get(group.len() / 2)?;
             let label = format!("{}: {}", run.store, run.workload.name);
             let points = if run.reads > 0 { &run.curve } else { &run.write_curve };

@@ -177,8 +177,10 @@ pub fn run(options: &Options) -> Result<()> {
     let result = options.measure(&grpc, target.dir(), &dataset, &workloads, &progress, &mut report);
     // The server ends before its figures are shown: what its end has to say comes first.
     let stopped = target.stop();
+    let mut published = Ok(());
     if !report.runs.is_empty() {
-        output::publish(&report, options.runs.json.as_deref(), server_table::table(&report))?;
+        let json = options.runs.json.as_deref();
+        published = output::publish(&report, json, server_table::table(&report));
         if let Some(file) = &options.plot {
             write(file, &plot::over_time("Throughput and latency", &plots(&report.runs))?)?;
         }
@@ -187,7 +189,7 @@ pub fn run(options: &Options) -> Result<()> {
             write(file, &plot::latency_curves("Latency", &curves)?)?;
         }
     }
-    result.and(stopped)
+    published.and(result).and(stopped)
 }
 
 impl Options {
@@ -230,12 +232,19 @@ impl Options {
             }
         }
         self.runs.check(Some(self.warm_up))?;
+        if self.plot.is_some() || self.plot_latency.is_some() {
+            plot::check_lines(workloads.len())?;
+        }
         Ok(workloads)
     }
 
     fn target(&self) -> Result<Target> {
         if let Some(endpoint) = &self.endpoint {
-            return Ok(Target::Running(Endpoint::parse(endpoint)?, self.pid.map(Process)));
+            let process = self.pid.map(Process);
+            if let Some(process) = process {
+                process.check().map_err(|error| error.context("--pid"))?;
+            }
+            return Ok(Target::Running(Endpoint::parse(endpoint)?, process));
         }
         let place = Place::of(self.data.as_deref())?;
         let server = Server::start(place.dir(), self.config.as_deref()).map_err(Error::failed)?;
@@ -320,14 +329,17 @@ impl Options {
         dataset: &Dataset,
         progress: &Progress,
     ) -> Result<BTreeMap<String, String>> {
-        let made = grpc.ensure_table()?;
+        let made = grpc.ensure_table(progress)?;
         let wanted = match self.load {
             Load::Never => false,
             Load::Always => true,
-            Load::Missing => made || !grpc.holds(dataset)?,
+            Load::Missing => made || !grpc.holds(dataset, progress)?,
         };
         if !wanted {
             return Ok(BTreeMap::new());
+        }
+        if !made {
+            grpc.check_first_row(dataset, progress)?;
         }
         let timer = tepui_bench::clock::Timer::start();
         grpc.load(dataset, progress)?;
@@ -438,6 +450,8 @@ mod tests {
             (vec!["--threads=65"], "in flight"),
             (vec!["--distribution=hot-set", "--hot-set=0/1"], "hot set"),
             (vec!["--hot-set=0.1/0.9"], "--distribution hot-set"),
+            (vec!["--plot=a.svg", "--rate=1,2,3,4,5,6"], "18 lines"),
+            (vec!["--plot-latency=a.svg", "--rate=1,2,3,4,5,6"], "18 lines"),
         ] {
             let options = options(&args);
             let error = options.workloads(&options.rows.dataset(USUAL)).unwrap_err().to_string();
