@@ -99,7 +99,7 @@ impl Sample {
     }
 }
 
-/// How many of one kind there are for each of another. Not a number where there is nothing of either: a server that works uses all
+/// How many of one kind there are for each of another. Not a number where one of the two is 0: a server that works uses all
 /// that is counted here, so it was not counted.
 fn ratio(of: u64, to: u64) -> f64 {
     if of == 0 || to == 0 { f64::NAN } else { of as f64 / to as f64 }

@@ -22,7 +22,7 @@ const SETTLED_LOOK: Duration = Duration::from_millis(100);
 
 /// A server that is running; it ends when it is dropped.
 pub struct Host {
-    /// None only while it is dropped.
+    /// None only once it is stopped.
     running: Option<Running>,
     slow: Option<FaultFiles>,
     cores: usize,

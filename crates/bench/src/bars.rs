@@ -281,7 +281,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of some figures. The median of none is not a number, nor is that of some of which one is none: how good that would have been
+    /// Of some figures. The median of none is not a number, nor is that of some of which one is not: how good that would have been
     /// nobody knows.
     pub fn of(figures: impl IntoIterator<Item = f64>) -> Self {
         let mut all: Vec<f64> = figures.into_iter().collect();

@@ -28,7 +28,7 @@ pub(crate) const LATENCY_NANOS_MAX: u64 = 600_000_000_000;
 /// Significant digits of a latency: 3 keep every figure within 0.1 % in some 200 KB a lane.
 const LATENCY_DIGITS: u8 = 3;
 /// A scan may end early where fewer rows are to be expected from its start on than these and twice as many as it asks for. How many
-/// there are varies by the root of their number: beyond this, fewer than were asked for are there once in 10^13 scans.
+/// there are varies by the root of their number: beyond this, fewer than were asked for are there less than once in 10^24 scans.
 const SCAN_END_ROWS: u64 = 64;
 /// Operations between two moves of the progress bar.
 const BAR_OPS: u64 = 256;

@@ -69,8 +69,8 @@ pub struct Token {
 impl Token {
     /// The token that goes with `batch`; `None` where none is given or nothing is added up. `now` is the server's time.
     ///
-    /// Fails with INVALID_ARGUMENT for a token of a length that none has, and with FAILED_PRECONDITION for a first
-    /// attempt so long ago that its token may be gone: nobody could tell whether it was applied.
+    /// Fails with INVALID_ARGUMENT for a token of a length that none has, and with FAILED_PRECONDITION for the first
+    /// attempt of an addition so long ago that its token may be gone: nobody could tell whether it was applied.
     pub fn of(
         given: Option<&v2::Idempotency>,
         batch: &RowBatch,
@@ -84,6 +84,10 @@ impl Token {
                 format!("must have {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} bytes, but has {bytes}"),
             ));
         }
+        let adds = batch.mutations.iter().any(|m| matches!(m, Mutation::Merge { .. }));
+        if !adds {
+            return Ok(None);
+        }
         let started = given.start_time.map(|time| {
             time.seconds.saturating_mul(1_000_000).saturating_add(i64::from(time.nanos) / 1_000)
         });
@@ -95,8 +99,7 @@ impl Token {
                 WINDOW.as_secs() / 60
             )));
         }
-        let adds = batch.mutations.iter().any(|m| matches!(m, Mutation::Merge { .. }));
-        Ok(adds.then(|| Self {
+        Ok(Some(Self {
             token: given.token.clone(),
             now: truncate_to_granularity(now),
             started: started.map(truncate_to_granularity),
@@ -182,6 +185,9 @@ mod tests {
             (given(b"12345678", i64::MIN), Code::FailedPrecondition),
         ] {
             assert_eq!(Token::of(Some(&bad), &batch(true), NOW).unwrap_err().kind(), code);
+            // What is the same however often it is applied may come late.
+            let other = Token::of(Some(&bad), &batch(false), NOW);
+            assert_eq!(other.is_err(), code == Code::InvalidArgument);
         }
         for good in [now - 14 * 60, now + 3_600, i64::MAX] {
             Token::of(Some(&given(b"12345678", good)), &batch(true), NOW).unwrap();

@@ -11,6 +11,7 @@ mod repair;
 mod serve;
 mod transfer;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -74,7 +75,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             for line in error.message().lines() {
-                eprintln!("tepui: {line}");
+                // Nobody may be left to read it, which is no reason to panic.
+                let _ = writeln!(std::io::stderr(), "tepui: {line}");
             }
             ExitCode::FAILURE
         }

@@ -55,7 +55,8 @@ impl Drop for Lent {
     }
 }
 
-/// Gives way to what else this thread has to do, where it has a helper: one that has none serves nobody else.
+/// Gives way to what else this thread has to do, where it has a helper. One that has none is a helper itself, which carries out what
+/// may take long, or nobody's but its caller's.
 pub(crate) async fn others_first() {
     let own = OWN.with_borrow(Option::clone);
     if let Some(helper) = own {

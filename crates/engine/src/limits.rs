@@ -25,6 +25,10 @@ pub const SCAN_PROGRESS_RECORDS: u64 = 16_384;
 /// turns are elsewhere. Lower: rows of as many cells take longer. Higher: so does whatever waits for the thread.
 pub const RECORDS_PER_TURN: u64 = 2_048;
 
+/// The same of a read that sees all there is, as those do that hold the row's lock: for each turn of others all who wait for the lock
+/// wait as well.
+pub const RECORDS_PER_LOCKED_TURN: u64 = 16 * RECORDS_PER_TURN;
+
 /// How far the wall clock may get ahead of the monotonic one between two looks, as a clock does that is set. A day costs nobody a
 /// backup or a deleted table that was to stay for the usual week or month. A smaller value doubts a machine that slept for a night.
 pub const CLOCK_JUMP_MAX: Duration = Duration::from_hours(24);

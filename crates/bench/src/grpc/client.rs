@@ -231,13 +231,20 @@ impl Client {
         Ok(read.map_err(Failure::into_error)?.rows == rows.len() as u64)
     }
 
-    /// The first key that a read shows.
+    /// The first key that a read shows; none of a table that is not there.
     pub async fn first_key(&mut self, request: v2::ReadRowsRequest) -> Result<Option<Vec<u8>>> {
         let failure = |status| text("ReadRows", &status);
-        let answer = self.connection.call(method::READ_ROWS, &request).await;
-        let mut stream = answer.map_err(failure)?;
+        let mut stream = match self.connection.call(method::READ_ROWS, &request).await {
+            Err(status) if status.code() == Code::NotFound => return Ok(None),
+            answer => answer.map_err(failure)?,
+        };
         let mut first = None;
-        while let Some(response) = stream.message().await.map_err(failure)? {
+        loop {
+            let response = match stream.message().await {
+                Err(status) if status.code() == Code::NotFound => return Ok(None),
+                message => message.map_err(failure)?,
+            };
+            let Some(response) = response else { return Ok(first) };
             each_chunk(&response, |chunk| {
                 if first.is_none() && !chunk.row_key.is_empty() {
                     first = Some(chunk.row_key.to_vec());
@@ -245,7 +252,6 @@ impl Client {
                 Ok(())
             })?;
         }
-        Ok(first)
     }
 }
 

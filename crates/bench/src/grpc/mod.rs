@@ -152,6 +152,10 @@ impl Grpc {
 
 /// Carries out a task that a server may keep waiting; `Interrupted` soon after the wish to stop.
 fn unless_stopped<T>(progress: &Progress, task: impl Future<Output = Result<T>>) -> Result<T> {
+    runtime()?.block_on(or_stopped(progress, task))
+}
+
+async fn or_stopped<T>(progress: &Progress, task: impl Future<Output = Result<T>>) -> Result<T> {
     let stopped = async {
         while !progress.stopped() {
             tokio::time::sleep(LOOK).await;
@@ -159,7 +163,7 @@ fn unless_stopped<T>(progress: &Progress, task: impl Future<Output = Result<T>>)
         Err(Error::interrupted())
     };
     let (task, stopped) = (pin!(task), pin!(stopped));
-    runtime()?.block_on(select(stopped, task)).factor_first().0
+    select(stopped, task).await.factor_first().0
 }
 
 impl Store for Grpc {
@@ -179,7 +183,8 @@ impl Store for Grpc {
             let mut left: Vec<u64> = rows.collect();
             loop {
                 let due = left.len();
-                let loaded = client.load(&asks, &mut left, &self.refusals).await;
+                let request = client.load(&asks, &mut left, &self.refusals);
+                let loaded = or_stopped(progress, async { Ok(request.await) }).await?;
                 if loaded.is_ok() || left.len() < due {
                     patience.served();
                 }

@@ -18,9 +18,9 @@ const DELAY_DEFAULT: Duration = Duration::from_millis(10);
 /// The longest wait that is obeyed: a benchmark that slept longer would measure nothing.
 const DELAY_MAX: Duration = Duration::from_mins(1);
 /// How long a server may refuse all that it is asked for while nothing but its answers ends the work. An overloaded one takes some
-/// within seconds, and the longest delay that is obeyed is no longer; one with a full disk refuses until somebody makes
+/// within seconds, and one that asks for the longest delay that is obeyed is asked once more behind it; one with a full disk refuses until somebody makes
 /// room, who must be told.
-const PATIENCE: Duration = DELAY_MAX;
+const PATIENCE: Duration = DELAY_MAX.saturating_mul(2);
 const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 
 /// What becomes of an operation that the server refuses.

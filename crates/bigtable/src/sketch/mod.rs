@@ -9,7 +9,7 @@
 //! data          one byte of ρ for each of the 2^precision registers                                (many)
 //! ```
 //!
-//! All sketches of a cell have the one [`PRECISION`], so that merging is a union of sets of sparse values or a
+//! All sketches are read in the one [`PRECISION`], so that merging is a union of sets of sparse values or a
 //! maximum of registers: the result has the same bytes whatever the order. A sketch of another precision is lowered
 //! when it is read, which is when it arrives, unless it takes less as it is: then it is kept so. Which of the two forms a sketch has depends on nothing but what it has seen
 //! ([`Sketch::is_large`]), and on whether a client sent a sketch that was dense already.
@@ -24,7 +24,7 @@ use tepui_engine::schema::{Combine, Combined};
 use encoding::{Precision, Sparse};
 pub use fingerprint::fingerprint;
 
-/// The precision of every sketch that is kept: what BigQuery and ZetaSketch use where nobody says otherwise. 32 KiB
+/// The precision in which every sketch is read, and written where it was combined: what BigQuery and ZetaSketch use where nobody says otherwise. 32 KiB
 /// at most for an error of 0.6 %.
 const PRECISION: Precision = Precision { normal: 15, sparse: 20 };
 

@@ -329,6 +329,9 @@ impl Options {
         dataset: &Dataset,
         progress: &Progress,
     ) -> Result<BTreeMap<String, String>> {
+        if self.load != Load::Never {
+            grpc.check_first_row(dataset, progress)?;
+        }
         let made = grpc.ensure_table(progress)?;
         let wanted = match self.load {
             Load::Never => false,
@@ -337,9 +340,6 @@ impl Options {
         };
         if !wanted {
             return Ok(BTreeMap::new());
-        }
-        if !made {
-            grpc.check_first_row(dataset, progress)?;
         }
         let timer = tepui_bench::clock::Timer::start();
         grpc.load(dataset, progress)?;

@@ -79,8 +79,13 @@ impl ChangeLog {
             let age = now.map_or(0, |now| now.saturating_sub(commit_micros(file.last_seq)));
             let age = u64::try_from(age).unwrap_or(0);
             let found = match file.tablets(files, &self.dir) {
-                // It may be read in a minute, and nobody has lost what is not his.
-                Err(error) if error.kind() == ErrorKind::Exhausted => return Err(error),
+                // It may be opened in a minute: until then nobody knows whose changes would be lost with it.
+                Err(error) if error.kind() == ErrorKind::Exhausted => {
+                    if given_up.is_empty() {
+                        return Err(error);
+                    }
+                    break;
+                }
                 // Of one that cannot be read it may be anybody's. Were it to stay for good, so would all that are newer.
                 found => found.ok(),
             };

@@ -150,8 +150,8 @@ struct Record {
 /// A record of the current cell that waits for what follows.
 #[derive(Debug)]
 enum Held {
-    /// An operand, to be combined with older ones of its stripe.
-    Operand { state: aggregate::State, stripe: usize },
+    /// An operand, to be combined with older ones of its stripe. One that met none stays as it came, which may be smaller.
+    Operand { state: aggregate::State, stripe: usize, is_combined: bool },
     /// A collected cell's tombstone, needed only if an older record of the cell is kept.
     Burial,
 }
@@ -476,11 +476,12 @@ impl CompactionStream {
             self.cell.collected = false;
         }
         let Some(how) = how else { return self.emit(record) };
-        if let Some(Held::Operand { state, stripe: held }) = &mut self.cell.held
+        if let Some(Held::Operand { state, stripe: held, is_combined }) = &mut self.cell.held
             && *held == stripe
             && kind != Kind::ValueElsewhere
             && state.add(how, &record.value)
         {
+            *is_combined = true;
             self.stats.overwritten += 1;
             self.recycle(record);
             if kind == Kind::Value {
@@ -493,7 +494,7 @@ impl CompactionStream {
             Some(state) => {
                 self.release_held();
                 self.held = record;
-                self.cell.held = Some(Held::Operand { state, stripe });
+                self.cell.held = Some(Held::Operand { state, stripe, is_combined: false });
             }
             None => self.emit(record),
         }
@@ -530,6 +531,7 @@ impl CompactionStream {
         let Some(held) = self.cell.held.take() else { return };
         let mut record = std::mem::take(&mut self.held);
         match held {
+            Held::Operand { is_combined: false, .. } => {}
             Held::Operand { state, .. } => {
                 if let Some(last) = record.key.last_mut() {
                     *last = kind as u8;

@@ -103,6 +103,16 @@ impl MemtableMemory {
         (self.spare().len() * CHUNK_BYTES_MAX) as u64
     }
 
+    /// Counts bytes that a memtable holds beside its records.
+    pub(super) fn hold(&self, bytes: usize) {
+        self.0.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// The same when they are gone.
+    pub(super) fn let_go(&self, bytes: usize) {
+        self.0.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
     fn spare(&self) -> MutexGuard<'_, Vec<Chunk>> {
         self.0.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }

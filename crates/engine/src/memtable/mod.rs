@@ -95,6 +95,7 @@ impl Memtable {
 
     /// The same, counted in `memory` for as long as any of it is held.
     pub fn counted(seed: u64, memory: MemtableMemory) -> Arc<Self> {
+        let totals = Arc::new(Totals::counted(memory.clone()));
         let (list, inserter) = SkipList::create(seed, memory);
         Arc::new(Self {
             list,
@@ -103,7 +104,7 @@ impl Memtable {
             tombstones: AtomicU64::new(0),
             seq_min: AtomicU64::new(SEQ_MAX),
             seq_max: AtomicU64::new(0),
-            totals: Arc::default(),
+            totals,
         })
     }
 

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A total holds because records of a memtable are added in the order of their sequences and never removed: between its newest and
-//! its oldest operand nothing comes that was not there. No tombstone lies in between that hides any of them: those before it would not be
-//! in it.
+//! its oldest operand nothing comes that was not there. What hides a part of them and was known to whoever added them up has ended
+//! the total before that part; for what was not, whoever takes a total compares its oldest operand with what hides.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +16,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
+use super::arena::MemtableMemory;
 use crate::cell::Seq;
 
 /// Bytes of the totals of one memtable, at most, with the keys of their cells: some thousands of counters, or thirty sketches. Cells
@@ -39,6 +40,8 @@ pub struct Totals {
     /// Whether there is one: most memtables have none, and no read of theirs takes the lock.
     any: AtomicBool,
     kept: Mutex<Kept>,
+    /// Where their bytes count, too.
+    memory: MemtableMemory,
 }
 
 #[derive(Debug, Default)]
@@ -49,6 +52,11 @@ struct Kept {
 }
 
 impl Totals {
+    /// None yet; counted in `memory` as the memtable's records are.
+    pub(super) fn counted(memory: MemtableMemory) -> Self {
+        Self { any: AtomicBool::default(), kept: Mutex::default(), memory }
+    }
+
     /// The total of a cell in which nothing is newer than `seq`.
     pub(crate) fn of(&self, cell: &[u8], seq: Seq) -> Option<Total> {
         if !self.any.load(Ordering::Acquire) {
@@ -70,9 +78,16 @@ impl Totals {
         if bytes > BYTES_MAX {
             return;
         }
-        kept.bytes = bytes;
+        self.memory.hold(bytes);
+        self.memory.let_go(std::mem::replace(&mut kept.bytes, bytes));
         kept.totals.insert(cell.into(), total);
         self.any.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Totals {
+    fn drop(&mut self) {
+        self.memory.let_go(self.kept.get_mut().unwrap_or_else(PoisonError::into_inner).bytes);
     }
 }
 
@@ -99,7 +114,8 @@ mod tests {
 
     #[test]
     fn there_are_as_many_totals_as_there_is_room_for() {
-        let totals = Totals::default();
+        let memory = MemtableMemory::default();
+        let totals = Totals::counted(memory.clone());
         for cell in 0..100_u8 {
             totals.put(&[cell], total(1, 32 << 10));
         }
@@ -110,5 +126,9 @@ mod tests {
             totals.put(&[0], total(newest, 32 << 10));
             assert_eq!(totals.of(&[0], 200), Some(total(newest, 32 << 10)));
         }
+        let bytes = memory.bytes();
+        assert!((31 * (32 << 10)..=BYTES_MAX as u64).contains(&bytes), "{bytes}");
+        drop(totals);
+        assert_eq!(memory.bytes(), 0);
     }
 }

@@ -24,11 +24,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::aside;
-use crate::cell::{Cell, KeyView, ReadRow, Row, RowRange, Seq, row_prefix};
+use crate::cell::{Cell, KeyView, ReadRow, Row, RowRange, SEQ_MAX, Seq, row_prefix};
 use crate::cursor::{Cursor, Step};
 use crate::error::{Error, Result};
 use crate::io::IoEngine;
-use crate::limits::{RECORDS_PER_TURN, SCAN_PROGRESS_RECORDS, SKIP_BEFORE_SEEK};
+use crate::limits::{
+    RECORDS_PER_LOCKED_TURN, RECORDS_PER_TURN, SCAN_PROGRESS_RECORDS, SKIP_BEFORE_SEEK,
+};
 use crate::read::merge::MergeCursor;
 use crate::read::plan::{Plan, target_after};
 use crate::read::ready::ReadyRows;
@@ -123,8 +125,9 @@ pub struct RowStream {
     blocked: bool,
     /// Records looked at since the last row or mark was returned.
     records: u64,
-    /// Records of the current row that were looked at in this turn.
+    /// Records of the current row that were looked at in this turn, and how many there are to be.
     in_turn: u64,
+    per_turn: u64,
     scratch: Vec<u8>,
     /// What rows that are taken at once are assembled by; `None` where dropped rows are to be hidden, or
     /// the range is one row.
@@ -203,6 +206,11 @@ impl RowStream {
             blocked: false,
             records: 0,
             in_turn: 0,
+            per_turn: if spec.snapshot == SEQ_MAX {
+                RECORDS_PER_LOCKED_TURN
+            } else {
+                RECORDS_PER_TURN
+            },
             scratch: Vec::new(),
             single_source,
             keys: RowKeys::default(),
@@ -359,7 +367,7 @@ impl RowStream {
                         continue;
                     }
                 },
-                State::Row if self.in_turn >= RECORDS_PER_TURN => {
+                State::Row if self.in_turn >= self.per_turn => {
                     self.in_turn = 0;
                     return Ok(Turn::Pause);
                 }

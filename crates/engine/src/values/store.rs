@@ -29,11 +29,12 @@ const LIVE_PERCENT_MIN: u64 = 50;
 /// system call or two, or, on a bad disk, seconds of a reader's thread; a longer pause keeps values away that are there again.
 const REOPEN_WAIT_MICROS: u64 = 1_000_000;
 
-/// How long the values of a file stay where they are of which one could not be read, in microseconds: nobody waits for the room, and
-/// a job that tries reads much beside.
+/// How long no values are moved out of a file after one of them could not be read, in microseconds; twice as long after each further
+/// time, up to a day: nobody waits for the room, and a try writes SSTs anew.
 const MOVE_AGAIN_MICROS: u64 = 60_000_000;
+const MOVE_AGAIN_MICROS_MAX: u64 = 24 * 3_600 * 1_000_000;
 
-/// Where values stay for good.
+/// When none are moved any more.
 const FOR_GOOD: u64 = u64::MAX;
 
 /// The value files of a view, by number.
@@ -71,8 +72,10 @@ pub(crate) struct ValueFile {
     /// Bytes that SSTs name in it; while a compaction goes on more than it has, as an SST that is replaced and the one in its place
     /// both name a value.
     live_bytes: AtomicU64,
-    /// A value of it could not be read: moving its values is not tried before (monotonic micros), [`FOR_GOOD`] where it is damaged.
+    /// Until when its values are not moved, since one could not be read (monotonic micros): [`FOR_GOOD`] where it is damaged.
     stuck_until: AtomicU64,
+    /// How long that was last.
+    stuck_for: AtomicU64,
     /// A backup keeps it: what is moved out of it frees nothing.
     kept: AtomicBool,
     /// What a failed job has written: no SST that counts names it.
@@ -170,6 +173,7 @@ impl ValueStore {
             names: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
             stuck_until: AtomicU64::new(0),
+            stuck_for: AtomicU64::new(0),
             kept: AtomicBool::new(false),
             discarded: AtomicBool::new(false),
         });
@@ -315,20 +319,26 @@ impl ValueFile {
         self.kept.load(Ordering::Relaxed)
     }
 
-    /// A value of it cannot be read: the others stay where they are, too, for good where it is damaged. Says so once.
+    /// A value of it cannot be read: the others stay where they are, too, for a while, or for good where it is damaged.
     pub(crate) fn sticks(&self, error: &Error) {
-        let until = match error.kind() {
-            ErrorKind::Corruption => FOR_GOOD,
-            _ => self.store.env.clock.monotonic_micros().saturating_add(MOVE_AGAIN_MICROS),
-        };
-        if self.stuck_until.fetch_max(until, Ordering::Relaxed) == 0 {
-            tracing::error!(%error, "a value cannot be moved; its file stays as it is");
+        let now = self.store.env.clock.monotonic_micros();
+        if error.kind() == ErrorKind::Corruption {
+            if self.stuck_until.swap(FOR_GOOD, Ordering::Relaxed) != FOR_GOOD {
+                tracing::error!(%error, "a value is damaged; its file stays as it is");
+            }
+        } else if self.stuck_until.load(Ordering::Relaxed) <= now {
+            let longer = self.stuck_for.load(Ordering::Relaxed).saturating_mul(2);
+            let wait = longer.clamp(MOVE_AGAIN_MICROS, MOVE_AGAIN_MICROS_MAX);
+            self.stuck_for.store(wait, Ordering::Relaxed);
+            self.stuck_until.fetch_max(now.saturating_add(wait), Ordering::Relaxed);
+            tracing::error!(%error, seconds = wait / 1_000_000, "a value cannot be moved; that is tried again later");
         }
     }
 
     fn is_stuck(&self) -> bool {
         let until = self.stuck_until.load(Ordering::Relaxed);
-        until == FOR_GOOD || (until > 0 && self.store.env.clock.monotonic_micros() < until)
+        // Most were never.
+        until > 0 && self.store.env.clock.monotonic_micros() < until
     }
 
     /// An SST that names `bytes` of it is open, or a job reads through it.

@@ -6,6 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tepui_engine::cell::{FamilyId, RowRange};
+use tepui_engine::db::EngineOptions;
+use tepui_engine::options::CompressionPolicy;
 use tepui_engine::schema::{Aggregate, Combine, Combined, FamilyOptions, GcRule, TabletSchema};
 
 use crate::harness::{Rig, START_MICROS, put, tiny_options};
@@ -285,6 +287,66 @@ fn opaque_states_combine_in_reads_and_compactions() {
     assert_eq!(rig.get(b"r")[0].value.as_ref(), b"abcdz");
     rig.engine.compact_fully().unwrap();
     assert_eq!(rig.get(b"r")[0].value.as_ref(), b"abcdz");
+}
+
+/// The last byte of all operands, a thousand times where they were combined.
+#[derive(Debug)]
+struct Large(u8);
+
+#[derive(Debug)]
+struct Larges;
+
+impl Combine for Larges {
+    fn name(&self) -> &'static str {
+        "large states"
+    }
+
+    fn begin(&self, operand: &[u8]) -> Option<Box<dyn Combined>> {
+        Some(Box::new(Large(*operand.iter().max()?)))
+    }
+}
+
+impl Combined for Large {
+    fn add(&mut self, operand: &[u8]) -> bool {
+        let greatest = operand.iter().max();
+        self.0 = self.0.max(greatest.copied().unwrap_or_default());
+        greatest.is_some()
+    }
+
+    fn encode(&self) -> bytes::Bytes {
+        vec![self.0; 1000].into()
+    }
+}
+
+#[test]
+fn an_operand_that_meets_no_other_stays_as_small_as_it_came() {
+    const CELLS: u64 = 200;
+    let family = FamilyOptions { gc: None, aggregate: Some(Aggregate::Opaque(&Larges)) };
+    let schema = TabletSchema { families: [(FamilyId(1), family)].into() };
+    let options = EngineOptions { compression: CompressionPolicy::None, ..tiny_options() };
+    let rig = Rig::new(options, schema, 1);
+    let add = |cells: u64, operand: &'static [u8]| {
+        for n in 0..cells {
+            let merge = tepui_engine::cell::Mutation::Merge {
+                family: FamilyId(1),
+                qualifier: format!("{n:04}").into(),
+                timestamp: 0,
+                operand: operand.into(),
+            };
+            rig.apply(b"r", vec![merge]);
+        }
+        futures::executor::block_on(rig.tablet.flush()).unwrap();
+        rig.engine.compact_fully().unwrap();
+    };
+    add(CELLS, b"a");
+    let alone = rig.tablet.stats().sst_bytes;
+    assert!(alone < CELLS * 200, "{alone} bytes");
+    add(10, b"b");
+    let cells = rig.get(b"r");
+    assert!(cells.iter().all(|cell| cell.value.len() == 1000));
+    assert_eq!((cells[9].value[0], cells[10].value[0]), (b'b', b'a'));
+    let some = rig.tablet.stats().sst_bytes - alone;
+    assert!((10_000..20_000).contains(&some), "{some} bytes for those that were combined");
 }
 
 #[test]

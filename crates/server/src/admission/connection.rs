@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
-use futures::future::BoxFuture;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Fuse};
 use futures::task::AtomicWaker;
 use tepui_bigtable::error::Result;
 use tepui_bigtable::turn::others_first;
@@ -109,7 +110,7 @@ struct Preface {
     bytes_left: usize,
     timeout: Pin<Box<Sleep>>,
     /// Given when nobody is served any more.
-    stopping: BoxFuture<'static, ()>,
+    stopping: Fuse<BoxFuture<'static, ()>>,
 }
 
 impl fmt::Debug for Accepted {
@@ -119,11 +120,11 @@ impl fmt::Debug for Accepted {
 }
 
 impl Accepted {
-    /// The connection behind a socket, which has a seat at its core; its answers are charged to `streams`. Where nobody has begun to
-    /// speak HTTP/2 on it once `draining` is given, it ends: there is no request to be waited for.
+    /// The connection behind a socket, which has a seat at its core; its answers are charged to `streams`. Where the preface of
+    /// HTTP/2 has not come as a whole once `draining` is given, it ends: there is no request to be waited for.
     pub fn new(stream: TcpStream, seat: Seat, streams: &Arc<Streams>, draining: Signal) -> Self {
         let timeout = Box::pin(tokio::time::sleep(PREFACE_TIMEOUT));
-        let stopping = Box::pin(given(draining));
+        let stopping = given(draining).boxed().fuse();
         Self {
             stream: Gathered::new(stream),
             connection: streams.connection(),
@@ -145,7 +146,7 @@ impl Accepted {
         preface.bytes_left = preface.bytes_left.saturating_sub(read);
         if preface.bytes_left == 0 {
             self.preface = None;
-        } else if preface.stopping.as_mut().poll(context).is_ready() {
+        } else if preface.stopping.poll_unpin(context).is_ready() {
             let what = "the server stopped before anybody began to speak HTTP/2 on the connection";
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, what));
         } else if preface.timeout.as_mut().poll(context).is_ready() {

@@ -405,7 +405,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "logging.level",
         default: "info",
-        about: "error, warn, info, debug or trace, also by module: \"info,tepui_engine=debug\"",
+        about: "off, error, warn, info, debug or trace, also by module: \"info,tepui_engine=debug\"",
         set: |config, value| {
             logging::filter(value).map_err(|error| error.message().to_owned())?;
             value.clone_into(&mut config.log_level);

@@ -111,7 +111,7 @@ async fn ended(connection: &mut TcpStream, stream: u32) {
 }
 
 #[tokio::test]
-async fn a_message_to_health_or_reflection_that_is_no_name_is_refused_before_it_comes() {
+async fn a_message_to_health_or_reflection_that_is_no_name_ends_the_call_before_it_comes() {
     let server = start(&memory()).await;
     let mut connection = watch(&server, 1).await;
     let services = [
