@@ -11,10 +11,11 @@
 //! the total before that part; for what was not, whoever takes a total compares its oldest operand with what hides.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::arena::MemtableMemory;
 use crate::cell::Seq;
@@ -26,6 +27,9 @@ const BYTES_MAX: usize = 1 << 20;
 /// What a total takes beside its key and its state, roughly.
 const TOTAL_BYTES: usize = 128;
 
+/// Words of bits for hashes: half a kilobyte, of which a hundred totals leave all but a fortieth unset.
+const HASH_WORDS: usize = 64;
+
 /// What some operands of a cell come to that follow one another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Total {
@@ -35,10 +39,12 @@ pub struct Total {
 }
 
 /// The totals of a memtable.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Totals {
-    /// Whether there is one: most memtables have none, and no read of theirs takes the lock.
+    /// Whether there is one: most memtables have none.
     any: AtomicBool,
+    /// By the hash of a cell, a bit for whether it may have one: reads of others take no lock.
+    hashes: [AtomicU64; HASH_WORDS],
     kept: Mutex<Kept>,
     /// Where their bytes count, too.
     memory: MemtableMemory,
@@ -54,12 +60,21 @@ struct Kept {
 impl Totals {
     /// None yet; counted in `memory` as the memtable's records are.
     pub(super) fn counted(memory: MemtableMemory) -> Self {
-        Self { any: AtomicBool::default(), kept: Mutex::default(), memory }
+        Self {
+            any: AtomicBool::default(),
+            hashes: [const { AtomicU64::new(0) }; HASH_WORDS],
+            kept: Mutex::default(),
+            memory,
+        }
     }
 
     /// The total of a cell in which nothing is newer than `seq`.
     pub(crate) fn of(&self, cell: &[u8], seq: Seq) -> Option<Total> {
-        if !self.any.load(Ordering::Acquire) {
+        let may_have = self.any.load(Ordering::Relaxed) && {
+            let (word, bit) = self.hash(cell);
+            word.load(Ordering::Relaxed) & bit != 0
+        };
+        if !may_have {
             return None;
         }
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +96,17 @@ impl Totals {
         self.memory.hold(bytes);
         self.memory.let_go(std::mem::replace(&mut kept.bytes, bytes));
         kept.totals.insert(cell.into(), total);
-        self.any.store(true, Ordering::Release);
+        let (word, bit) = self.hash(cell);
+        word.fetch_or(bit, Ordering::Relaxed);
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    /// The word, and the bit in it, for a cell.
+    fn hash(&self, cell: &[u8]) -> (&AtomicU64, u64) {
+        let hash = xxh3_64(cell);
+        let [first, ..] = &self.hashes;
+        let word = usize::try_from(hash >> 6).unwrap_or(0) % HASH_WORDS;
+        (self.hashes.get(word).unwrap_or(first), 1 << (hash % 64))
     }
 }
 
@@ -101,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_total_is_for_those_who_see_all_of_it_and_gives_way_to_newer_ones() {
-        let totals = Totals::default();
+        let totals = Totals::counted(MemtableMemory::default());
         assert_eq!(totals.of(b"a", 9), None);
         totals.put(b"a", total(5, 8));
         assert_eq!(totals.of(b"a", 5), Some(total(5, 8)));

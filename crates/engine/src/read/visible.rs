@@ -42,9 +42,6 @@ use crate::values::{Elsewhere, FoundRow, ValuePointer};
 /// Bytes of a row key that an error message shows.
 const ROW_SHOWN_BYTES_MAX: usize = 128;
 
-/// Operands of a cell in a memtable after which others are asked for what they come to: most cells have fewer, and need not ask.
-const ASKED_AFTER: u32 = if cfg!(test) { 2 } else { 16 };
-
 /// Operands of a cell in a memtable from which what they come to is kept for others: some ten microseconds of work, where to keep it
 /// takes less than one. Few in tests, so that histories of some dozen writes have such.
 const TOTAL_MIN: u32 = if cfg!(test) { 3 } else { 512 };
@@ -380,32 +377,33 @@ impl VisibleRow {
             self.close_run()?;
         }
         let seq = key.seq();
-        let Some(mut run) = self.run.take() else {
+        let Some(run) = &mut self.run else {
             let Some(totals) = totals else {
                 self.add(how, value)?;
                 return Ok(Action::Next);
             };
-            let state = aggregate::State::begin(how, value);
-            let state = state.ok_or_else(|| malformed(value, "operand"))?;
-            let totals = Arc::clone(totals);
-            self.run = Some(Run { totals, newest: seq, oldest: seq, state, added: 1, known: None });
-            return Ok(Action::Next);
-        };
-        if run.added == ASKED_AFTER {
             // Whoever added them up may not have known of what hides a part of them.
             let hidden_below = self.hidden_below(key.timestamp());
-            let known = run.totals.of(key.cell_prefix(), seq);
-            run.known = known.filter(|total| total.oldest >= hidden_below);
-        }
-        let known = run.known.take_if(|total| total.newest == seq);
-        let operand = known.as_ref().map_or(value, |total| &total.state);
+            let known = totals.of(key.cell_prefix(), seq).filter(|t| t.oldest >= hidden_below);
+            let first = known.as_ref().filter(|total| total.newest == seq);
+            let operand = first.map_or(value, |total| &total.state);
+            let state = aggregate::State::begin(how, operand);
+            let state = state.ok_or_else(|| malformed(operand, "operand"))?;
+            let oldest = first.map_or(seq, |total| total.oldest);
+            let is_known = first.is_some();
+            let totals = Arc::clone(totals);
+            self.run = Some(Run { totals, newest: seq, oldest, state, added: 1, known });
+            return Ok(if is_known { self.leave_known(oldest) } else { Action::Next });
+        };
+        let known = run.known.as_ref().filter(|total| total.newest == seq);
+        let operand = known.map_or(value, |total| &total.state);
         if !run.state.add(how, operand) {
             return Err(malformed(operand, "operand"));
         }
         run.added += 1;
-        run.oldest = known.as_ref().map_or(seq, |total| total.oldest);
-        self.run = Some(run);
-        Ok(known.map_or(Action::Next, |total| self.leave_known(total.oldest)))
+        run.oldest = known.map_or(seq, |total| total.oldest);
+        let (is_known, oldest) = (known.is_some(), run.oldest);
+        Ok(if is_known { self.leave_known(oldest) } else { Action::Next })
     }
 
     /// Passes over the operands of the cell down to this one.

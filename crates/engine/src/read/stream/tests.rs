@@ -489,6 +489,44 @@ fn others_of_the_thread_have_turns_within_a_long_row_and_none_for_short_ones() {
 }
 
 #[test]
+fn operands_are_looked_at_by_one_read_and_passed_over_by_those_after_it() {
+    const RECORDS: u64 = 1_000;
+    let additions =
+        |from: u64| (from..from + RECORDS).map(|seq| merge("a", 2, &1_i64.to_be_bytes(), seq));
+    let (memtable, _) = of_memtable(&additions(1).collect::<Vec<_>>(), spec(9));
+    let read = |snapshot: Seq| {
+        let spec = ReadSpec { tombstones: false, ..spec(snapshot) };
+        let cursors: Vec<Box<dyn Cursor>> = vec![Box::new(memtable.cursor(RowRange::all()))];
+        let mut stream = RowStream::new(cursors, spec, Arc::new(NoIo), Box::new(()));
+        let mut looked_at = 0;
+        let row = loop {
+            match stream.advance().unwrap() {
+                Turn::Row(row) => break Row::from(row),
+                Turn::Blocked | Turn::End => panic!("all is in memory"),
+                Turn::Ready | Turn::Pause => {}
+            }
+            looked_at += stream.in_turn;
+        };
+        (row.cells[0].value.clone(), looked_at + stream.in_turn)
+    };
+    let sum = |sum: u64| Bytes::copy_from_slice(&sum.to_be_bytes());
+    assert_eq!(read(RECORDS), (sum(RECORDS), RECORDS));
+    for _ in 0..2 {
+        assert_eq!(read(RECORDS), (sum(RECORDS), 1));
+    }
+    for (key, value) in additions(RECORDS + 1) {
+        memtable.insert(KeyView::parse(&key).unwrap(), &value);
+    }
+    // Those who see less of them do without; those who see more look at what is new.
+    assert_eq!(read(RECORDS - 1).0, sum(RECORDS - 1));
+    let (found, looked_at) = read(RECORDS + 5);
+    assert_eq!(found, sum(RECORDS + 5));
+    assert!(looked_at < 30, "{looked_at}");
+    assert_eq!(read(2 * RECORDS), (sum(2 * RECORDS), RECORDS - 4));
+    assert_eq!(read(SEQ_MAX), (sum(2 * RECORDS), 1));
+}
+
+#[test]
 fn rows_of_memtables_without_cells_mark_progress_too() {
     let rows = 2 * SCAN_PROGRESS_RECORDS + 10;
     let (_, mut stream) = of_memtable(&hidden_rows(rows, 1), spec(9));
