@@ -463,16 +463,16 @@ impl Helper for Busy {
 
 #[test]
 fn others_of_the_thread_have_turns_within_a_long_row_and_none_for_short_ones() {
-    const RECORDS: u64 = 10_000;
+    const RECORDS: u64 = 20_000;
     let cell = |row: &str, n: u64| put(row, 1, &format!("{n:05}"), 1, b"v", 1);
     let long: Vec<_> = (0..RECORDS).map(|n| cell("a", n)).collect();
     let additions = (1..=RECORDS).map(|seq| merge("a", 2, &1_i64.to_be_bytes(), seq)).collect();
     let short = (0..RECORDS).map(|n| cell(&format!("{n:05}"), 0)).collect();
     let row = || RowRange::row(b"a");
     for (records, range, rows, cells, turns) in [
-        (&long, RowRange::all(), 1, RECORDS as usize, 4),
-        (&long, row(), 1, RECORDS as usize, 4),
-        (&additions, row(), 1, 1, 4),
+        (&long, RowRange::all(), 1, RECORDS as usize, 9),
+        (&long, row(), 1, RECORDS as usize, 9),
+        (&additions, row(), 1, 1, 9),
         (&short, RowRange::all(), RECORDS as usize, RECORDS as usize, 0),
     ] {
         let busy = Arc::new(Busy::default());
