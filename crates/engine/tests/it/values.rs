@@ -19,7 +19,7 @@ use tepui_engine::io::{
 };
 use tepui_engine::options::CompactionStyle;
 use tepui_engine::read::Projection;
-use tepui_engine::tablet::{ReadView, ScanOptions, TabletId};
+use tepui_engine::tablet::{ReadView, ScanOptions, Tablet, TabletId};
 
 use crate::harness::{Rig, START_MICROS, env, open_started, plain_schema, put, scan, tiny_options};
 
@@ -62,6 +62,17 @@ fn write(rig: &Rig, rows: impl Iterator<Item = u64>, round: u64) {
         }
     }
     block_on(rig.tablet.flush()).unwrap();
+}
+
+/// The same into a tablet of any engine, down to the last level, with values of this seed.
+fn write_down(engine: &Engine, tablet: &Tablet, rows: &mut dyn Iterator<Item = u64>, seed: u64) {
+    for n in rows {
+        let mutations = vec![put(1, "q", 1000, &value(n + seed))];
+        let row = Bytes::from(row(n));
+        block_on(tablet.apply_when_room(RowBatch { row, mutations })).unwrap();
+    }
+    block_on(tablet.flush()).unwrap();
+    engine.compact_fully().unwrap();
 }
 
 fn value_paths(rig: &Rig) -> Vec<PathBuf> {
@@ -204,13 +215,7 @@ fn values_are_moved_at_leisure_while_others_read_the_device() {
     tablet.set_schema(Arc::new(plain_schema()));
     engine.start().unwrap();
     let write = |rows: &mut dyn Iterator<Item = u64>, seed: u64| {
-        for n in rows {
-            let mutations = vec![put(1, "q", 1000, &value(n + seed))];
-            let row = Bytes::from(row(n));
-            block_on(tablet.apply_when_room(RowBatch { row, mutations })).unwrap();
-        }
-        block_on(tablet.flush()).unwrap();
-        engine.compact_fully().unwrap();
+        write_down(&engine, &tablet, rows, seed);
     };
     let rested = || engine.metrics().compaction_rested_micros.load(Ordering::Relaxed);
     let moved = || engine.metrics().value_moved_bytes.load(Ordering::Relaxed);
@@ -254,13 +259,7 @@ fn a_device_that_fails_for_a_while_keeps_the_space_of_values_for_no_longer() {
     let env = env(Arc::clone(&files) as Arc<dyn Files>, Arc::clone(&clock), 5);
     let (engine, tablet) = open_started(env, options());
     let write = |rows: &mut dyn Iterator<Item = u64>, seed: u64| {
-        for n in rows {
-            let mutations = vec![put(1, "q", 1000, &value(n + seed))];
-            let row = Bytes::from(row(n));
-            block_on(tablet.apply_when_room(RowBatch { row, mutations })).unwrap();
-        }
-        block_on(tablet.flush()).unwrap();
-        engine.compact_fully().unwrap();
+        write_down(&engine, &tablet, rows, seed);
     };
     let garbage = || tablet.stats().value_garbage_bytes;
     write(&mut (0..400), 0);
