@@ -16,6 +16,7 @@ pub mod worker;
 use std::ops::Range;
 use std::pin::pin;
 
+use futures::FutureExt as _;
 use futures::future::select;
 
 use self::ask::{Asks, Table};
@@ -117,8 +118,8 @@ impl Grpc {
         found.map_err(|e| self.of_table(e))
     }
 
-    /// `Occupied` where the table's first row is none of the data set, nor one that runs may have inserted: a load would
-    /// put its rows among others.
+    /// `Occupied` where the table's first row is none of the data set, nor one that runs may have inserted: families and
+    /// rows would come among those of others.
     pub fn check_first_row(&self, dataset: &Dataset, progress: &Progress) -> Result<()> {
         let request = Asks::new(&self.options.table, dataset).first_key();
         let first =
@@ -192,7 +193,8 @@ impl Store for Grpc {
                     Ok(()) => return Ok(()),
                     Err(Failure::Failed(error)) => return Err(error),
                     Err(Failure::Refused(refusal)) => {
-                        tokio::time::sleep(patience.refused(&refusal)?).await;
+                        let wait = tokio::time::sleep(patience.refused(&refusal)?);
+                        or_stopped(progress, wait.map(Ok)).await?;
                     }
                 }
                 progress.check()?;

@@ -130,6 +130,11 @@ impl Memtable {
         self.list.reserved_bytes()
     }
 
+    /// The same, with what reads have left in it ([`Totals`]): what a flush gives back.
+    pub fn held_bytes(&self) -> u64 {
+        self.allocated_bytes() + self.totals.bytes()
+    }
+
     /// Records.
     pub fn len(&self) -> u64 {
         self.records.load(Ordering::Acquire)

@@ -58,6 +58,14 @@ struct Kept {
 }
 
 impl Totals {
+    /// Bytes of all of them.
+    pub(super) fn bytes(&self) -> u64 {
+        if !self.any.load(Ordering::Relaxed) {
+            return 0;
+        }
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).bytes as u64
+    }
+
     /// None yet; counted in `memory` as the memtable's records are.
     pub(super) fn counted(memory: MemtableMemory) -> Self {
         Self {
@@ -152,6 +160,7 @@ mod tests {
             assert_eq!(totals.of(&[0], 200), Some(total(newest, 32 << 10)));
         }
         let bytes = memory.bytes();
+        assert_eq!(totals.bytes(), bytes);
         assert!((31 * (32 << 10)..=BYTES_MAX as u64).contains(&bytes), "{bytes}");
         drop(totals);
         assert_eq!(memory.bytes(), 0);

@@ -114,12 +114,12 @@ impl Tablet {
     /// Bytes of the memtable that takes writes.
     pub(crate) fn active_bytes(&self) -> u64 {
         let view = self.view.load();
-        if view.active.is_empty() { 0 } else { view.active.allocated_bytes() }
+        if view.active.is_empty() { 0 } else { view.active.held_bytes() }
     }
 
     /// Bytes of the memtables that wait for their flush.
     pub(crate) fn waiting_bytes(&self) -> u64 {
-        self.view.load().waiting.iter().map(|memtable| memtable.allocated_bytes()).sum()
+        self.view.load().waiting.iter().map(|memtable| memtable.held_bytes()).sum()
     }
 
     /// The first sequence that waits for its flush.

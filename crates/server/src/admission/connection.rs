@@ -147,11 +147,11 @@ impl Accepted {
         if preface.bytes_left == 0 {
             self.preface = None;
         } else if preface.stopping.poll_unpin(context).is_ready() {
-            let what = "the server stopped before anybody began to speak HTTP/2 on the connection";
+            let what = "the server stopped before the preface of HTTP/2 had come";
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, what));
         } else if preface.timeout.as_mut().poll(context).is_ready() {
             self.seat.count_silent();
-            let what = "nobody began to speak HTTP/2 on the connection";
+            let what = "the preface of HTTP/2 did not come";
             return Err(io::Error::new(io::ErrorKind::TimedOut, what));
         }
         Ok(())
