@@ -270,7 +270,7 @@ impl<'a> KeyView<'a> {
 
     /// The key of the cell: the column and the timestamp, which its records share.
     pub fn cell_prefix(self) -> &'a [u8] {
-        self.bytes.get(..self.bytes.len() - SUFFIX_LEN + 8).unwrap_or_default()
+        self.bytes.get(..self.bytes.len() - SUFFIX_LEN + size_of::<Timestamp>()).unwrap_or_default()
     }
 
     /// The row, unescaped, into `out` (cleared first).

@@ -172,7 +172,7 @@ impl<'a> MemtableRow<'a> {
             return self.advance();
         }
         let column = self.record.key.column_prefix();
-        let goes_on = self.advance_past(column.len() + size_of::<Timestamp>());
+        let goes_on = self.advance_past(self.record.key.cell_prefix().len());
         self.same_column = self.record.key.column_prefix() == column;
         goes_on
     }

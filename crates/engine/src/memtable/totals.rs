@@ -11,7 +11,7 @@
 //! the total before that part; for what was not, whoever takes a total compares its oldest operand with what hides.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -41,35 +41,26 @@ pub struct Total {
 /// The totals of a memtable.
 #[derive(Debug)]
 pub struct Totals {
-    /// Whether there is one: most memtables have none.
-    any: AtomicBool,
+    /// Bytes of all, changed under the lock: 0 in most memtables, which have none.
+    bytes: AtomicUsize,
     /// By the hash of a cell, a bit for whether it may have one: reads of others take no lock.
     hashes: [AtomicU64; HASH_WORDS],
-    kept: Mutex<Kept>,
+    /// By the key of the cell, up to its sequence.
+    kept: Mutex<HashMap<Box<[u8]>, Total>>,
     /// Where their bytes count, too.
     memory: MemtableMemory,
-}
-
-#[derive(Debug, Default)]
-struct Kept {
-    bytes: usize,
-    /// By the key of the cell, up to its sequence.
-    totals: HashMap<Box<[u8]>, Total>,
 }
 
 impl Totals {
     /// Bytes of all of them.
     pub(super) fn bytes(&self) -> u64 {
-        if !self.any.load(Ordering::Relaxed) {
-            return 0;
-        }
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).bytes as u64
+        self.bytes.load(Ordering::Relaxed) as u64
     }
 
     /// None yet; counted in `memory` as the memtable's records are.
     pub(super) fn counted(memory: MemtableMemory) -> Self {
         Self {
-            any: AtomicBool::default(),
+            bytes: AtomicUsize::new(0),
             hashes: [const { AtomicU64::new(0) }; HASH_WORDS],
             kept: Mutex::default(),
             memory,
@@ -78,7 +69,7 @@ impl Totals {
 
     /// The total of a cell in which nothing is newer than `seq`.
     pub(crate) fn of(&self, cell: &[u8], seq: Seq) -> Option<Total> {
-        let may_have = self.any.load(Ordering::Relaxed) && {
+        let may_have = self.bytes() > 0 && {
             let (word, bit) = self.hash(cell);
             word.load(Ordering::Relaxed) & bit != 0
         };
@@ -86,27 +77,28 @@ impl Totals {
             return None;
         }
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.totals.get(cell).filter(|total| total.newest <= seq).cloned()
+        kept.get(cell).filter(|total| total.newest <= seq).cloned()
     }
 
     /// Keeps a total, where it is newer than the one before and there is room.
     pub(crate) fn put(&self, cell: &[u8], total: Total) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = kept.totals.get(cell).map(|before| (before.newest, before.state.len()));
+        let before = kept.get(cell).map(|before| (before.newest, before.state.len()));
         if before.is_some_and(|(newest, _)| newest >= total.newest) {
             return;
         }
         let known = before.map_or(0, |(_, bytes)| cell.len() + bytes + TOTAL_BYTES);
-        let bytes = kept.bytes - known + cell.len() + total.state.len() + TOTAL_BYTES;
+        let held = self.bytes.load(Ordering::Relaxed);
+        let bytes = held - known + cell.len() + total.state.len() + TOTAL_BYTES;
         if bytes > BYTES_MAX {
             return;
         }
         self.memory.hold(bytes);
-        self.memory.let_go(std::mem::replace(&mut kept.bytes, bytes));
-        kept.totals.insert(cell.into(), total);
+        self.memory.let_go(held);
+        kept.insert(cell.into(), total);
         let (word, bit) = self.hash(cell);
         word.fetch_or(bit, Ordering::Relaxed);
-        self.any.store(true, Ordering::Relaxed);
+        self.bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// The word, and the bit in it, for a cell.
@@ -120,7 +112,7 @@ impl Totals {
 
 impl Drop for Totals {
     fn drop(&mut self) {
-        self.memory.let_go(self.kept.get_mut().unwrap_or_else(PoisonError::into_inner).bytes);
+        self.memory.let_go(*self.bytes.get_mut());
     }
 }
 

@@ -82,10 +82,11 @@ struct Run {
     totals: Arc<Totals>,
     newest: Seq,
     oldest: Seq,
-    state: aggregate::State,
+    /// What they come to; `None` before the first.
+    state: Option<aggregate::State>,
     /// How many were looked at.
     added: u32,
-    /// What the last of them come to.
+    /// What the last of them come to, until that is added.
     known: Option<Total>,
 }
 
@@ -377,7 +378,7 @@ impl VisibleRow {
             self.close_run()?;
         }
         let seq = key.seq();
-        let Some(run) = &mut self.run else {
+        if self.run.is_none() {
             let Some(totals) = totals else {
                 self.add(how, value)?;
                 return Ok(Action::Next);
@@ -385,25 +386,17 @@ impl VisibleRow {
             // Whoever added them up may not have known of what hides a part of them.
             let hidden_below = self.hidden_below(key.timestamp());
             let known = totals.of(key.cell_prefix(), seq).filter(|t| t.oldest >= hidden_below);
-            let first = known.as_ref().filter(|total| total.newest == seq);
-            let operand = first.map_or(value, |total| &total.state);
-            let state = aggregate::State::begin(how, operand);
-            let state = state.ok_or_else(|| malformed(operand, "operand"))?;
-            let oldest = first.map_or(seq, |total| total.oldest);
-            let is_known = first.is_some();
             let totals = Arc::clone(totals);
-            self.run = Some(Run { totals, newest: seq, oldest, state, added: 1, known });
-            return Ok(if is_known { self.leave_known(oldest) } else { Action::Next });
-        };
-        let known = run.known.as_ref().filter(|total| total.newest == seq);
-        let operand = known.map_or(value, |total| &total.state);
-        if !run.state.add(how, operand) {
-            return Err(malformed(operand, "operand"));
+            self.run = Some(Run { totals, newest: seq, oldest: seq, state: None, added: 0, known });
         }
+        let Some(run) = &mut self.run else { return Ok(Action::Next) };
+        let known = run.known.take_if(|total| total.newest == seq);
+        let (operand, oldest) =
+            known.as_ref().map_or((value, seq), |total| (&*total.state, total.oldest));
+        add_to(&mut run.state, how, operand)?;
         run.added += 1;
-        run.oldest = known.map_or(seq, |total| total.oldest);
-        let (is_known, oldest) = (known.is_some(), run.oldest);
-        Ok(if is_known { self.leave_known(oldest) } else { Action::Next })
+        run.oldest = oldest;
+        Ok(if known.is_some() { self.leave_known(oldest) } else { Action::Next })
     }
 
     /// Passes over the operands of the cell down to this one.
@@ -416,19 +409,21 @@ impl VisibleRow {
 
     /// Adds an operand, or what several come to.
     fn add(&mut self, how: Aggregate, operand: &[u8]) -> Result<()> {
-        if let State::Operands(state) = &mut self.state {
-            let is_added = state.add(how, operand);
-            return is_added.then_some(()).ok_or_else(|| malformed(operand, "operand"));
-        }
-        let state = aggregate::State::begin(how, operand);
-        self.state = State::Operands(state.ok_or_else(|| malformed(operand, "operand"))?);
+        let mut state = match std::mem::replace(&mut self.state, State::Empty) {
+            State::Operands(state) => Some(state),
+            State::Empty | State::Decided => None,
+        };
+        add_to(&mut state, how, operand)?;
+        self.state = state.map_or(State::Empty, State::Operands);
         Ok(())
     }
 
     /// Adds the operands that came one after the other, and keeps for others what they come to where they are many.
     fn close_run(&mut self) -> Result<()> {
         let (Some(run), Some(how)) = (self.run.take(), self.aggregate()) else { return Ok(()) };
-        let Run { totals, newest, oldest, state, added, .. } = run;
+        let Run { totals, newest, oldest, state: Some(state), added, .. } = run else {
+            return Ok(());
+        };
         if added >= TOTAL_MIN {
             let mut cell = Vec::new();
             target_cell(&self.column, self.timestamp, newest, &mut cell);
@@ -616,6 +611,18 @@ impl VisibleRow {
         self.patience = SKIP_BEFORE_SEEK_AGAIN;
         Action::Seek
     }
+}
+
+/// Adds an operand to what others before it come to, if there are any.
+fn add_to(state: &mut Option<aggregate::State>, how: Aggregate, operand: &[u8]) -> Result<()> {
+    let is_added = match state {
+        Some(state) => state.add(how, operand),
+        None => {
+            *state = aggregate::State::begin(how, operand);
+            state.is_some()
+        }
+    };
+    is_added.then_some(()).ok_or_else(|| malformed(operand, "operand"))
 }
 
 fn malformed(value: &[u8], what: &str) -> Error {
