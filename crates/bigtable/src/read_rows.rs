@@ -57,6 +57,14 @@ const LOOKED_AT_ROWS_MAX: u64 = 10_000;
 /// Cells looked at between two messages, at most: the same for wide rows.
 const LOOKED_AT_CELLS_MAX: u64 = 100_000;
 
+/// Cells from which on a row is filtered and made into messages by this thread's helper, where it has one: some hundred nanoseconds each,
+/// so that others would wait for half a millisecond. With fewer, rows would wait for the way there and back for little.
+const WIDE_ROW_CELLS: usize = 4096;
+
+/// Bytes from which on a row is filtered there, whatever the number of its cells: an expression goes through a value at a gigabyte a second
+/// or at less.
+const FILTERED_ROW_BYTES: usize = 256 << 10;
+
 /// Bytes of values that a filter may drop before those that it let pass are copied. A value in a message is a slice of the
 /// memory that it was read into, with a hundred others perhaps: where one in a hundred passes, a message of a megabyte would
 /// hold a hundred, and nobody counts those. More holds more beside each message; with less, values would be copied although
@@ -90,6 +98,15 @@ impl Seen {
             row if row.is_mark() => Self::Mark(row.key().clone()),
             ReadRow::Merged(row) => Self::Row(row),
             ReadRow::Pinned(row) => Self::Pinned(row),
+        }
+    }
+
+    /// How many cells it has.
+    fn cells(&self) -> usize {
+        match self {
+            Self::Row(row) => row.cells.len(),
+            Self::Pinned(row) => row.cells.len(),
+            Self::Nothing(_) | Self::Mark(_) | Self::RangeEnd { .. } => 0,
         }
     }
 
@@ -134,7 +151,7 @@ pub struct ReadRows {
     turn: Turn,
     /// The tablet that the last row came from.
     tablet: Option<TabletId>,
-    /// Where large messages are put together.
+    /// Where long rows are filtered and made into messages, and large messages put together.
     aside: Aside,
 }
 
@@ -218,8 +235,12 @@ impl ReadRows {
                 Ok(Some(seen)) => self.turn.row(seen.row_bytes()),
                 Ok(None) | Err(_) => {}
             }
-            let more =
-                seen.and_then(|seen| seen.map_or(Ok(false), |seen| self.responder.push(seen)));
+            let more = match seen {
+                Ok(Some(seen)) if self.responder.is_long(&seen) => self.push_aside(seen).await,
+                Ok(Some(seen)) => self.responder.push(seen),
+                Ok(None) => Ok(false),
+                Err(error) => Err(error),
+            };
             let more = more.unwrap_or_else(|error| {
                 self.failure = Some(error);
                 false
@@ -235,6 +256,19 @@ impl ReadRows {
 }
 
 impl ReadRows {
+    /// Takes a row that takes long, on this thread's helper; returns whether more is wanted.
+    async fn push_aside(&mut self, seen: Seen) -> Result<bool> {
+        let mut responder = self.responder.take();
+        let push = move || {
+            let more = responder.push(seen);
+            (responder, more)
+        };
+        // Boxed, so that reads of other rows stay small.
+        let (responder, more) = Box::pin(self.aside.carry_out(self.tablet, push)).await?;
+        self.responder = responder;
+        more
+    }
+
     /// The message; one that is larger than a message of several rows is gathered already, by this thread's helper.
     async fn gathered(&mut self, mut message: ReadRowsMessage) -> Result<ReadRowsMessage> {
         if message.shared_bytes() <= MESSAGE_BYTES_TARGET {
@@ -516,6 +550,13 @@ impl Responder {
         }
     }
 
+    /// All of it. One is left that lets no row through, of no family, and has nothing to say.
+    fn take(&mut self) -> Self {
+        let chunker = Chunker::new(FamilyNames::default(), LargeRows::default());
+        let rng = Arc::clone(&self.rng);
+        std::mem::replace(self, Self::new(Selection::everything(), chunker, rng, Some(0)))
+    }
+
     fn rows_left(&self) -> Option<u64> {
         self.rows_left
     }
@@ -557,6 +598,12 @@ impl Responder {
             self.dropped_bytes = 0;
         }
         Ok(sent)
+    }
+
+    /// Whether to take it would keep others waiting.
+    fn is_long(&self, seen: &Seen) -> bool {
+        seen.cells() >= WIDE_ROW_CELLS
+            || self.selection.has_filter() && seen.row_bytes() >= FILTERED_ROW_BYTES
     }
 
     /// Takes what was seen; returns whether more is wanted.

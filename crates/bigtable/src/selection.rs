@@ -54,6 +54,11 @@ impl Selection {
         Ok(Self { filter, within, projection })
     }
 
+    /// Every cell.
+    pub(crate) fn everything() -> Self {
+        Self { filter: None, within: None, projection: everything(None) }
+    }
+
     /// Compiles the filter of a predicate, of which only matters whether any cell passes; without
     /// one, whether the row has any cell.
     pub fn of_predicate(
@@ -73,6 +78,11 @@ impl Selection {
     /// to refuse; but for none outside of the view.
     pub fn look_at_all_cells(&mut self) {
         self.projection = everything(self.within.clone());
+    }
+
+    /// Whether there is a filter.
+    pub(crate) fn has_filter(&self) -> bool {
+        self.filter.is_some()
     }
 
     /// What the engine is asked for.

@@ -629,6 +629,42 @@ async fn messages_of_one_large_row_are_put_together_by_the_threads_helper_and_ot
     }
 }
 
+/// Cells enough for their row to be wide, and not large.
+fn wide(cells: usize) -> Vec<Change> {
+    (0..cells).map(|i| set("f", &format!("{i:05}"), 0, "v")).collect()
+}
+
+#[tokio::test]
+async fn rows_of_many_cells_are_made_into_messages_by_the_threads_helper_and_others_are_not() {
+    let fixture = Fixture::new(&[]);
+    for (row, cells) in [("a", 1000), ("b", 5000), ("c", 1)] {
+        fixture.mutate(row, wide(cells)).await;
+    }
+    let unaided = fixture.dump().await;
+    let helper = Arc::new(Counting::default());
+    let _lent = aside::lend(Arc::clone(&helper) as Arc<dyn aside::Helper>);
+    assert!(fixture.dump().await == unaided);
+    assert_eq!(helper.0.load(Ordering::Relaxed), 1);
+    let limited = v2::ReadRowsRequest { rows_limit: 2, ..v2::ReadRowsRequest::default() };
+    assert_eq!(keys(&fixture.read(limited).await), ["a", "b"], "it counts against the limit");
+}
+
+#[tokio::test]
+async fn large_rows_are_filtered_by_the_threads_helper() {
+    let fixture = Fixture::new(&[]);
+    fixture.mutate("a", vec![set("f", "a", 0, vec![b'v'; 10 << 10])]).await;
+    fixture.mutate("b", vec![set("f", "a", 0, vec![b'v'; 300 << 10])]).await;
+    let helper = Arc::new(Counting::default());
+    let _lent = aside::lend(Arc::clone(&helper) as Arc<dyn aside::Helper>);
+    let all = fixture.read(v2::ReadRowsRequest::default()).await;
+    assert_eq!((all.len(), helper.0.load(Ordering::Relaxed)), (2, 0), "without a filter");
+    let filter = v2::row_filter::Filter::ValueRegexFilter("v*w?".into());
+    let filter = Some(v2::RowFilter { filter: Some(filter) });
+    let request = v2::ReadRowsRequest { filter, ..v2::ReadRowsRequest::default() };
+    assert!(fixture.read(request).await == all);
+    assert_eq!(helper.0.load(Ordering::Relaxed), 1);
+}
+
 /// Drops what it is given.
 #[derive(Debug)]
 struct Ended;
@@ -643,9 +679,18 @@ impl aside::Helper for Ended {
 
 #[tokio::test]
 async fn a_read_that_lost_a_message_ends_with_its_error() {
+    a_read_that_lost_what_its_helper_had_ends(|| vec![set("f", "a", 0, vec![7; 7 << 20])]).await;
+}
+
+#[tokio::test]
+async fn a_read_that_lost_a_wide_row_ends_with_its_error() {
+    a_read_that_lost_what_its_helper_had_ends(|| wide(5000)).await;
+}
+
+async fn a_read_that_lost_what_its_helper_had_ends(row_of: fn() -> Vec<Change>) {
     let fixture = Fixture::new(&[]);
     for row in ["a", "b"] {
-        fixture.mutate(row, vec![set("f", "a", 0, vec![7; 7 << 20])]).await;
+        fixture.mutate(row, row_of()).await;
     }
     let _lent = aside::lend(Arc::new(Ended));
     let request = WithFilter::<v2::ReadRowsRequest>::default();
