@@ -10,7 +10,7 @@ use tepui_bench::grpc::retry::WhenRefused;
 use tepui_bench::grpc::{Grpc, GrpcOptions};
 use tepui_bench::quiet::quietest;
 use tepui_bench::report::{self, RunReport};
-use tepui_bench::{Dataset, Limit, Progress, Result, Workload, contest};
+use tepui_bench::{Dataset, Inserted, Limit, Progress, Result, Workload, contest, output};
 
 use crate::threads::Used;
 
@@ -68,8 +68,8 @@ pub struct Sample {
     pub run: RunReport,
     /// What the server's threads used for it.
     pub used: Used,
-    /// Rows that were inserted until its end, those of earlier runs included.
-    pub inserted_after: u64,
+    /// What was inserted until its end, by earlier runs too.
+    pub inserted_after: Inserted,
 }
 
 impl Sample {
@@ -186,14 +186,14 @@ impl Bench {
                 if let Limit::Seconds(seconds) = workload.limit {
                     let limit = Limit::Seconds(seconds * WARM_UP_PART);
                     let warm = Workload { limit, ..workload.clone() };
-                    workload.inserted +=
-                        report::warm_up(clients, dataset, &warm, &self.progress)?.inserts;
+                    workload.inserted =
+                        report::warm_up(clients, dataset, &warm, &self.progress)?.inserted;
                 }
                 let before = used();
                 let run = report::measure(clients, dataset, &workload, None, &self.progress)?;
                 let used = used() - before;
                 self.progress.check()?;
-                inserted_after = workload.inserted + run.inserts;
+                inserted_after = run.inserted;
                 Ok((run, used))
             },
         );
@@ -203,9 +203,8 @@ impl Bench {
     }
 
     /// Says a line.
-    #[expect(clippy::print_stdout, reason = "the lines are what the program is for")]
     pub fn say(&mut self, line: Line) {
-        println!("{}", line.text());
+        output::say(&line.text());
         self.lines.push(line);
     }
 }

@@ -8,7 +8,7 @@ use tepui_bench::bars::{Bar, Line, Verdicts, exit_code};
 use tepui_bench::contest::Report;
 use tepui_bench::counters::Machine;
 use tepui_bench::files::Files;
-use tepui_bench::{Error, Progress, Result, interrupt};
+use tepui_bench::{Error, Progress, Result, interrupt, output};
 use tepui_bench_server::bench::{Bench, CONNECTIONS, IN_FLIGHT, Sizes, THREADS};
 use tepui_bench_server::counting::Counting;
 use tepui_bench_server::groups::{GROUPS, Group, overload};
@@ -89,12 +89,11 @@ fn failed(what: &Path, error: &std::io::Error) -> Error {
 }
 
 /// Runs what was asked for; how many bars are short.
-#[expect(clippy::print_stdout, reason = "the report is what the program is for")]
 #[expect(clippy::disallowed_methods, reason = "files of a benchmark, not of the engine")]
 fn run(args: &Args, progress: &Progress) -> Result<usize> {
     if args.only.iter().any(|name| name == "list") {
         for group in GROUPS {
-            println!("{:<13} {}", group.name, group.about);
+            output::say(&format!("{:<13} {}", group.name, group.about));
         }
         return Ok(0);
     }
@@ -115,12 +114,12 @@ fn run(args: &Args, progress: &Progress) -> Result<usize> {
     let files = Files::new(args.json.as_deref(), args.markdown.as_deref())?;
     std::fs::create_dir(&args.dir).map_err(|e| failed(&args.dir, &e))?;
     let mut report = report(args);
-    print!("{}", report.verdicts.heading());
+    output::say(report.verdicts.heading().trim_end());
     let measured = measure(args, progress, &mut report);
     let removed = std::fs::remove_dir_all(&args.dir).map_err(|e| failed(&args.dir, &e));
     let short = report.end(measured, files);
     if let (Err(_), Err(left)) = (&short, &removed) {
-        eprintln!("error: {left}");
+        output::complain(&format!("error: {left}"));
     }
     short.and_then(|short| removed.map(|()| short))
 }

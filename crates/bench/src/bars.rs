@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::counters::Machine;
 use crate::error::{Error, ErrorKind, Result};
+use crate::output;
 
 /// Exit code when a bar is short.
 const SHORT: u8 = 1;
@@ -20,7 +21,7 @@ pub fn exit_code(short: Result<usize>) -> ExitCode {
         Ok(_) => ExitCode::from(SHORT),
         Err(error) => {
             if error.kind() != ErrorKind::Interrupted {
-                eprintln!("error: {error}");
+                output::complain(&format!("error: {error}"));
             }
             ExitCode::from(FAILED)
         }

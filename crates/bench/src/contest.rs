@@ -18,11 +18,12 @@ use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::network::SERVER_CPU_MICROS;
+use crate::output;
 use crate::progress::Progress;
 use crate::quiet::{self, quietest};
 use crate::report::{self, RunReport};
 use crate::store::Store;
-use crate::workload::{Distribution, Limit, Workload};
+use crate::workload::{Distribution, Inserted, Limit, Workload};
 use crate::ycsb;
 
 /// Bytes of a key: what YCSB's have.
@@ -55,14 +56,14 @@ pub struct Entrant<'a> {
     store: &'a dyn Store,
     child: Option<&'a mut Child>,
     settle: Option<&'a dyn Fn() -> Result<()>>,
-    /// Rows that its runs have inserted, which the next do not insert again.
-    inserted: u64,
+    /// What its runs have inserted.
+    inserted: Inserted,
 }
 
 impl<'a> Entrant<'a> {
     /// A server that holds the rows; its process, where it has one of its own.
     pub fn new(store: &'a dyn Store, child: Option<&'a mut Child>) -> Self {
-        Self { store, child, settle: None, inserted: 0 }
+        Self { store, child, settle: None, inserted: Inserted::default() }
     }
 
     /// The same, where it cannot be held: after each of its turns this waits until it has nothing left to do.
@@ -119,7 +120,7 @@ impl Contest<'_> {
     fn warm_up(&self, entrant: &mut Entrant<'_>, like: &Workload, seconds: f64) -> Result<()> {
         let workload = Workload { inserted: entrant.inserted, ..self.shaped(like, seconds) };
         let measured = report::warm_up(entrant.store, self.dataset, &workload, self.progress)?;
-        entrant.inserted += measured.inserts;
+        entrant.inserted = measured.inserted;
         self.progress.check()
     }
 
@@ -145,7 +146,7 @@ impl Contest<'_> {
                 self.warm_up(entrant, &workload, seconds * WARM_UP_PART)?;
                 let now = Workload { inserted: entrant.inserted, ..workload };
                 let run = report::measure(entrant.store, self.dataset, &now, None, self.progress)?;
-                entrant.inserted += run.inserts;
+                entrant.inserted = run.inserted;
                 Ok(run)
             },
         )?;
@@ -244,10 +245,9 @@ impl Report {
     }
 
     /// Shows what is to be shown and writes what there is, however the run ended; how many bars are short.
-    #[expect(clippy::print_stdout, reason = "the report is what the program is for")]
     pub fn end(mut self, measured: Result<()>, files: Files<'_>) -> Result<usize> {
         match &measured {
-            Ok(()) => println!("{}", self.summary()),
+            Ok(()) => output::say(&self.summary()),
             Err(error) => self.verdicts.ended_early(error),
         }
         // A run that measured nothing leaves the files of another one alone.

@@ -1,18 +1,36 @@
 //! The files that a report is written to, besides what is shown of it.
 
+use std::fmt::Display;
 use std::path::Path;
 
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 
-/// Refuses a file that cannot be written: hours later would be late to learn that.
+/// Refuses a file that cannot be written: hours later would be late to learn that. One that is there stays as it is, and none is left
+/// where there was none.
+#[expect(clippy::disallowed_methods, reason = "a report for a person, not the engine's data")]
+#[expect(clippy::disallowed_types, reason = "a report for a person, not the engine's data")]
 pub fn check_writable(file: &Path) -> Result<()> {
+    let cannot =
+        |why: &dyn Display| Error::failed(format!("cannot write {}: {why}", file.display()));
     let parent = file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if file.is_dir() || !parent.is_dir() {
-        return Err(Error::failed(format!("cannot write {}: no such directory", file.display())));
+        return Err(cannot(&"no such directory"));
     }
-    Ok(())
+    // Who reads a pipe would take the end of this look at it for the report's.
+    let is_there = file.exists();
+    if is_there && !file.is_file() {
+        return Ok(());
+    }
+    let opened = std::fs::OpenOptions::new().append(true).create(true).open(file);
+    opened.map_err(|error| cannot(&error))?;
+    if is_there {
+        return Ok(());
+    }
+    // Not a link that led to it.
+    let removed = file.canonicalize().and_then(std::fs::remove_file);
+    removed.map_err(|error| cannot(&error))
 }
 
 /// Writes a file of a report.
@@ -50,6 +68,8 @@ impl<'a> Files<'a> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::disallowed_methods, reason = "a test that makes files")]
+
     use super::*;
 
     #[test]
@@ -64,6 +84,22 @@ mod tests {
             assert!(error.starts_with("cannot write"), "{error}");
         }
         assert!(!good.exists());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_refused_and_one_that_can_is_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("there"), "earlier").unwrap();
+        check_writable(&at("there")).unwrap();
+        assert_eq!(std::fs::read_to_string(at("there")).unwrap(), "earlier");
+        // Not even who may write everything can write these.
+        std::os::unix::fs::symlink(at("none/elsewhere"), at("link")).unwrap();
+        for name in ["x".repeat(300), "link".to_owned()] {
+            let error = check_writable(&at(&name)).unwrap_err().to_string();
+            assert!(error.starts_with("cannot write"), "{error}");
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 
     #[test]

@@ -18,7 +18,7 @@
 //! * [`kept`]: data that the next run finds again.
 //! * [`tepui`]: the engine as a store.
 //! * `grpc`: a server of the Bigtable API as a store (with the feature of that name).
-//! * [`progress`], [`interrupt`]: what a person sees meanwhile, and how they end it.
+//! * [`progress`], [`output`], [`interrupt`]: what a person sees meanwhile and at the end, and how they end it.
 
 pub mod bars;
 pub mod check;
@@ -35,6 +35,7 @@ pub mod grpc;
 pub mod interrupt;
 pub mod kept;
 pub mod network;
+pub mod output;
 pub mod plot;
 pub mod presets;
 pub mod progress;
@@ -55,4 +56,4 @@ pub use error::{Error, ErrorKind, Result};
 pub use progress::Progress;
 pub use run::{Found, Lane, Measured, Run, Ticket};
 pub use store::{Figure, FigureKind, Store};
-pub use workload::{Distribution, Limit, Op, OpKind, Share, Verify, Workload};
+pub use workload::{Distribution, Inserted, Limit, Op, OpKind, Share, Verify, Workload};

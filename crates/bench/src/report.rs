@@ -10,7 +10,7 @@ use crate::run::{Latencies, Measured, Run};
 use crate::store::{Figure, FigureKind, Store};
 use crate::tenths::Tenth;
 use crate::timeline::Interval;
-use crate::workload::Workload;
+use crate::workload::{Inserted, Workload};
 
 /// Quantiles of a latency curve, in nines: 0 is the fastest operation, 1 is 90 %, 2 is 99 %. Steps of an
 /// eighth make a smooth line.
@@ -143,6 +143,8 @@ pub struct RunReport {
     pub refused: u64,
     /// Rows that were inserted.
     pub inserts: u64,
+    /// The same of all runs until then, for the next one to go on from.
+    pub inserted: Inserted,
     /// The first tenth of the operations, where their number was given.
     pub first_tenth: Option<TenthFigures>,
     /// The last tenth; without figures where the run was stopped before it.
@@ -328,6 +330,7 @@ impl RunReport {
             given_up: measured.given_up,
             refused: measured.refused,
             inserts: measured.inserts,
+            inserted: measured.inserted,
             first_tenth: measured.tenths.as_ref().map(|tenths| TenthFigures::of(&tenths.first)),
             last_tenth: measured.tenths.as_ref().map(|tenths| TenthFigures::of(&tenths.last)),
             timeline: measured.timeline.iter().map(TimelinePoint::of).collect(),

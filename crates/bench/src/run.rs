@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::progress::{Bar, Progress};
 use crate::tenths::Tenths;
 use crate::timeline::{Interval, LaneTimeline, Timeline};
-use crate::workload::{Limit, Op, Ops, VERIFY_SAMPLE_OPS, Verify, Workload};
+use crate::workload::{Inserted, Limit, Op, Ops, VERIFY_SAMPLE_OPS, Verify, Workload};
 
 /// The longest latency that is told from longer ones, in nanoseconds: ten minutes.
 pub(crate) const LATENCY_NANOS_MAX: u64 = 600_000_000_000;
@@ -84,6 +84,8 @@ pub struct Measured {
     pub refused: u64,
     /// Rows that were inserted, or given to inserts that did not end.
     pub inserts: u64,
+    /// The same of all runs until then, for the next one to go on from.
+    pub inserted: Inserted,
     /// The first and the last tenth of the operations, where their number was given.
     pub tenths: Option<Tenths>,
     /// What was done when, where that was asked for.
@@ -110,6 +112,7 @@ impl Measured {
             given_up: 0,
             refused: 0,
             inserts: 0,
+            inserted: Inserted::default(),
             tenths: None,
             timeline: Vec::new(),
             write_gap_nanos: None,
@@ -251,7 +254,8 @@ impl<'a> Run<'a> {
     /// What it came to. All lanes are gone.
     pub fn finish(self) -> Measured {
         let mut measured = self.measured.into_inner().unwrap_or_else(PoisonError::into_inner);
-        measured.inserts = self.ops.inserts().saturating_sub(self.workload.inserted);
+        measured.inserted = self.ops.inserted_until_now();
+        measured.inserts = measured.inserted.given.saturating_sub(self.workload.inserted.given);
         if let Limit::Seconds(seconds) = self.workload.limit
             && !measured.interrupted
         {

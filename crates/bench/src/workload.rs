@@ -260,6 +260,16 @@ pub enum Verify {
 /// read, and this makes it a fraction of a percent.
 pub const VERIFY_SAMPLE_OPS: u64 = 64;
 
+/// The rows behind the data set that runs have inserted, for the next run to go on from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub struct Inserted {
+    /// Rows that were given to inserts: the next insert's comes behind them.
+    pub given: u64,
+    /// The first so many of them were acknowledged. Of those between, some may not be there: their inserts were refused, or not
+    /// waited for.
+    pub acknowledged: u64,
+}
+
 /// A run's worth of operations.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Workload {
@@ -280,8 +290,8 @@ pub struct Workload {
     pub limit: Limit,
     /// Another seed asks for other rows.
     pub seed: u64,
-    /// Rows that earlier runs have inserted: inserts go on behind them.
-    pub inserted: u64,
+    /// What earlier runs have inserted.
+    pub inserted: Inserted,
     /// What is compared.
     pub verify: Verify,
 }
@@ -298,7 +308,7 @@ impl Workload {
             rate: None,
             limit: Limit::Seconds(10.0),
             seed: 1,
-            inserted: 0,
+            inserted: Inserted::default(),
             verify: Verify::Sample,
         }
     }
@@ -390,20 +400,29 @@ pub struct Ops {
 /// Which operation inserts which row depends on how fast the others are, so operations of workloads that
 /// insert are not functions of their number alone: an insert needs a row that no other has, and a reader of the
 /// latest rows may only ask for what is there.
+///
+/// ```text
+/// | data set, acknowledged by earlier runs | given by them | acknowledged by this run | given |
+/// 0                                       known           first              acknowledged   next
+/// ```
 #[derive(Debug)]
 struct Inserts {
+    known: u64,
+    first: u64,
     next: AtomicU64,
-    /// Every row below it was acknowledged.
     acknowledged: AtomicU64,
     /// Acknowledged rows beyond that; at most as many as operations are in flight.
     early: Mutex<BTreeSet<u64>>,
 }
 
 impl Inserts {
-    fn new(rows: u64) -> Self {
+    fn new(rows: u64, inserted: Inserted) -> Self {
+        let first = rows + inserted.given;
         Self {
-            next: AtomicU64::new(rows),
-            acknowledged: AtomicU64::new(rows),
+            known: rows + inserted.acknowledged,
+            first,
+            next: AtomicU64::new(first),
+            acknowledged: AtomicU64::new(first),
             early: Mutex::default(),
         }
     }
@@ -422,6 +441,24 @@ impl Inserts {
         // Under the lock, so it never goes back. Who reads it asks over a network for what was answered
         // there, which orders more than this could.
         self.acknowledged.store(up_to, Ordering::Relaxed);
+    }
+
+    /// The row of a rank among those that are there, the newest being 0.
+    fn latest(&self, rank: u64) -> u64 {
+        let acknowledged = self.acknowledged.load(Ordering::Relaxed);
+        match rank.checked_sub(acknowledged - self.first) {
+            None => acknowledged - 1 - rank,
+            Some(rank) => (self.known - 1).saturating_sub(rank),
+        }
+    }
+
+    /// What was inserted until now, behind a data set of so many rows.
+    fn until_now(&self, rows: u64) -> Inserted {
+        let given = self.next.load(Ordering::Relaxed) - rows;
+        // What an earlier run left open stays so.
+        let closed = self.known == self.first;
+        let known = if closed { self.acknowledged.load(Ordering::Relaxed) } else { self.known };
+        Inserted { given, acknowledged: known - rows }
     }
 }
 
@@ -458,7 +495,7 @@ impl Ops {
             zipf,
             hot_rows,
             seed: scatter(workload.seed),
-            inserts: Inserts::new(dataset.rows + workload.inserted),
+            inserts: Inserts::new(dataset.rows, workload.inserted),
         })
     }
 
@@ -471,10 +508,7 @@ impl Ops {
         let random = self.random(number, part);
         match (self.distribution, &self.zipf) {
             (Distribution::Zipfian(_), Some(zipf)) => zipf.rank(random),
-            (Distribution::Latest, Some(zipf)) => {
-                let next = self.inserts.acknowledged.load(Ordering::Relaxed);
-                (next - 1).saturating_sub(zipf.rank(random))
-            }
+            (Distribution::Latest, Some(zipf)) => self.inserts.latest(zipf.rank(random)),
             (Distribution::HotSet { ops, .. }, _) => self.hot_or_not(ops, number, part, random),
             (Distribution::Single, _) => self.rows / 2,
             (Distribution::Sequential, _) => number.wrapping_add(part) % self.rows,
@@ -504,9 +538,9 @@ impl Ops {
         self.inserts.acknowledge(row);
     }
 
-    /// Rows that were given to inserts, acknowledged or not.
-    pub fn inserts(&self) -> u64 {
-        self.inserts.next.load(Ordering::Relaxed).saturating_sub(self.rows)
+    /// What was inserted until now, by earlier runs too.
+    pub fn inserted_until_now(&self) -> Inserted {
+        self.inserts.until_now(self.rows)
     }
 
     fn column(&self, number: u64) -> u32 {
@@ -620,7 +654,7 @@ mod tests {
         let workload = Workload {
             mix,
             distribution: Distribution::Latest,
-            inserted: 7,
+            inserted: Inserted { given: 7, acknowledged: 7 },
             ..Workload::of("w", OpKind::Get)
         };
         let ops = Ops::new(&dataset(), &workload).unwrap();
@@ -645,6 +679,47 @@ mod tests {
             _ => None,
         });
         assert_eq!(newest.max(), Some(up_to - 1));
+    }
+
+    #[test]
+    fn rows_whose_inserts_were_given_up_are_not_asked_for_by_later_runs_nor_inserted_again() {
+        let mix = vec![
+            Share { kind: OpKind::GetFamily, weight: 1 },
+            Share { kind: OpKind::Insert, weight: 1 },
+        ];
+        let of = |inserted| Workload {
+            mix: mix.clone(),
+            distribution: Distribution::Latest,
+            inserted,
+            ..Workload::of("w", OpKind::Get)
+        };
+        let insert = |ops: &Ops, is_given_up: &dyn Fn(u64) -> bool| {
+            for number in 0..100 {
+                match ops.op(number) {
+                    Op::Insert { row } if !is_given_up(row) => ops.inserted(row),
+                    _ => {}
+                }
+            }
+            ops.inserted_until_now()
+        };
+        let first = Ops::new(&dataset(), &of(Inserted::default())).unwrap();
+        let open = insert(&first, &|row| row == 1003 || row == 1005);
+        assert_eq!(open.acknowledged, 3);
+        assert!(open.given > 30, "{open:?}");
+        let second = Ops::new(&dataset(), &of(open)).unwrap();
+        let behind = 1000 + open.given;
+        let given = insert(&second, &|_| false);
+        assert!(given.given > open.given && given.acknowledged == 3, "{given:?}");
+        let rows: Vec<u64> = (100..10_000)
+            .filter_map(|n| match second.op(n) {
+                Op::GetFamily { row } => Some(row),
+                _ => None,
+            })
+            .collect();
+        assert!(rows.iter().all(|row| !(1003..behind).contains(row)), "{rows:?}");
+        for row in [1002, behind, 999 + given.given] {
+            assert!(rows.contains(&row), "{row} is there");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 
+use tepui_bench::output;
 use tepui_bigtable::error::{Error, Result};
 use tepui_server::config::{self, Effective, Inputs};
 use tepui_server::metrics::process;
@@ -27,7 +28,7 @@ pub fn run(command: &Command) -> Result<()> {
     let written = out.write_all(table(&effective).as_bytes()).and_then(|()| out.flush());
     written.map_err(|error| Error::internal(format!("stdout: {error}")))?;
     for warning in &effective.warnings {
-        eprintln!("tepui: warning: {warning}");
+        output::complain(&format!("tepui: warning: {warning}"));
     }
     Ok(())
 }

@@ -11,10 +11,10 @@ mod repair;
 mod serve;
 mod transfer;
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tepui_bench::output;
 use tepui_bigtable::error::Error;
 use tepui_server::{allocator, open_files};
 
@@ -75,8 +75,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             for line in error.message().lines() {
-                // Nobody may be left to read it, which is no reason to panic.
-                let _ = writeln!(std::io::stderr(), "tepui: {line}");
+                output::complain(&format!("tepui: {line}"));
             }
             ExitCode::FAILURE
         }

@@ -2,19 +2,18 @@
 //!
 //! | code | meaning                                                            |
 //! | ---- | ------------------------------------------------------------------ |
-//! | 0    | everything is done                                                 |
+//! | 0    | everything is done, also where nobody could be told                |
 //! | 1    | it failed; what is done is kept, and `--resume` goes on            |
 //! | 2    | the command line is wrong (from clap)                              |
 //! | 3    | an import is done, but for rejected records                        |
 //! | 130  | interrupted; what is done is kept, and `--resume` goes on          |
 
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use tepui_bench::interrupt;
+use tepui_bench::{interrupt, output};
 use tepui_transfer::client::{Stop, Target};
 use tepui_transfer::error::{Error, ErrorKind, Result};
 use tepui_transfer::format;
@@ -138,16 +137,16 @@ pub fn stop_on_signal() -> Result<Stop> {
 pub fn end(outcome: Result<(String, ExitCode)>, resume: &str) -> ExitCode {
     match outcome {
         Ok((text, code)) => {
-            let mut out = std::io::stdout().lock();
-            if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
-                return ExitCode::FAILURE;
+            // It is done all the same: another exit code would have it done again.
+            if let Err(error) = output::show(&text) {
+                output::complain(&format!("tepui: {error}: {}", text.trim_end()));
             }
             code
         }
         Err(error) => {
-            eprintln!("tepui: {error}");
+            output::complain(&format!("tepui: {error}"));
             if error.kind() == ErrorKind::Interrupted {
-                eprintln!("tepui: {resume}");
+                output::complain(&format!("tepui: {resume}"));
                 return ExitCode::from(interrupt::EXIT_INTERRUPTED as u8);
             }
             ExitCode::FAILURE

@@ -7,6 +7,8 @@ use std::fmt;
 pub enum ErrorKind {
     /// Something is wrong that trying again as it is will not mend.
     Failed,
+    /// The server does not give some rows of a range, however often they are asked for; those of others it may.
+    Unreadable,
     /// The operator asked it to stop; what is done is kept.
     Interrupted,
 }
@@ -25,6 +27,11 @@ impl Error {
     /// A failure, in words.
     pub fn failed(message: impl Into<String>) -> Self {
         Self { kind: ErrorKind::Failed, message: message.into() }
+    }
+
+    /// Rows that the server does not give.
+    pub fn unreadable(message: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::Unreadable, message: message.into() }
     }
 
     /// The operator's wish to stop.

@@ -11,6 +11,9 @@
 //! name. What a crash interrupts there is done to its end by the next run with `--resume`, or with `--overwrite` before it
 //! begins anew.
 //!
+//! Rows that the server does not give, damaged ones say, cost their file alone: the others are made, the export fails and tells
+//! of each that was not, and `--resume` asks for these again. Till they are whole too, nothing is replaced.
+//!
 //! It is no snapshot: rows that are written meanwhile may be in it or not, each row by itself is whole.
 
 use std::collections::{BTreeSet, HashSet};
@@ -29,14 +32,14 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
 use crate::client::{Client, Patience, Stop, Target};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::{self, Unfinished};
 use crate::format::csv::{COLUMNS_MAX, Column, Timestamps};
 use crate::format::{Format, Sink, avro, csv, parquet, sequence};
 use crate::import::WORKERS_MAX;
 use crate::row::Row;
 use crate::scan::{Range, Scan};
-use crate::{joined, lock, lock_file, runtime};
+use crate::{joined, lock, lock_file, partly, runtime, tell_of_no_state};
 
 /// Bytes of the table for one file, where the number of files is left open: a file that fails is begun anew, so
 /// they should not be much larger; smaller ones are many.
@@ -268,6 +271,9 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
             )));
         }
         _ => {
+            if export.resume {
+                tell_of_no_state(bar, &state_path, "export");
+            }
             if let Some(earlier) = found.and_then(|text| serde_json::from_str::<State>(&text).ok())
                 && earlier.placing
             {
@@ -276,7 +282,7 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
             let replaces = !earlier_files(export)?.is_empty();
             let mut state = runtime()?.block_on(plan(export, bar, stop))?;
             state.replaces = replaces;
-            unfinished_files(export)?.iter().try_for_each(|path| files::remove(path))?;
+            remove_regular(unfinished_files(export)?)?;
             save(&state_path, &state)?;
             state
         }
@@ -286,6 +292,7 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     bar.set_position(state.shards.iter().filter(|shard| shard.done.is_some()).count() as u64);
     let next = AtomicUsize::new(0);
     let shared = Mutex::new(&mut state);
+    let unreadable: Mutex<Vec<(usize, Error)>> = Mutex::default();
     let work = || -> Result<()> {
         let runtime = runtime()?;
         let mut client = None;
@@ -309,7 +316,14 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
             };
             let part = Part { export, columns: &columns, range: &range, path: &path, stop };
             let done = part.transfer(&runtime, client.clone());
-            let done = done.map_err(|error| error.context(path.display()))?;
+            let done = match done.map_err(|error| error.context(path.display())) {
+                Err(error) if error.kind() == ErrorKind::Unreadable => {
+                    lock(&unreadable)?.push((index, error));
+                    stop.check()?;
+                    continue;
+                }
+                done => done?,
+            };
             let mut state = lock(&shared)?;
             if let Some(shard) = state.shards.get_mut(index) {
                 shard.done = Some(done);
@@ -331,6 +345,8 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
         threads.into_iter().map(joined).collect()
     });
     crate::first_failure(ended)?;
+    let unreadable = unreadable.into_inner();
+    check_read(unreadable.map_err(|_| Error::failed("a thread panicked"))?, count)?;
     if state.replaces {
         // From here on there is no way back, and nothing of the table is needed to go on.
         state.placing = true;
@@ -347,25 +363,55 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     Ok(summary)
 }
 
+/// The error for files whose rows the server did not give.
+fn check_read(mut unreadable: Vec<(usize, Error)>, files: usize) -> Result<()> {
+    if unreadable.is_empty() {
+        return Ok(());
+    }
+    unreadable.sort_by_key(|(index, _)| *index);
+    let errors: Vec<Error> = unreadable.into_iter().map(|(_, error)| error).collect();
+    let what = format!(
+        "the rows of {} of {files} files cannot be read; the others are whole, and --resume reads these again",
+        errors.len()
+    );
+    Err(partly(&errors, &what))
+}
+
+/// Removes those that are files, or links to some.
+fn remove_regular(paths: Vec<PathBuf>) -> Result<()> {
+    paths.iter().filter(|path| files::is_regular(path)).try_for_each(|path| files::remove(path))
+}
+
 /// Gives an export's files their names, those of an earlier one being gone by then. What was done of that before a crash
 /// stays done: a file that is not hidden any more has its name.
 fn place(output: &Path, state: &State) -> Result<()> {
     let whole = (0..state.shards.len()).map(|index| state.file(output, index));
     let (waiting, placed): (Vec<_>, Vec<_>) = whole.partition(|path| files::exists(&hidden(path)));
     let placed: HashSet<PathBuf> = placed.into_iter().collect();
-    let named = named_of_any_format(output, "")?;
-    named.iter().filter(|path| !placed.contains(*path)).try_for_each(|path| files::remove(path))?;
+    let mut earlier = named_of_any_format(output, "", "")?;
+    earlier.retain(|path| !placed.contains(path));
+    remove_regular(earlier)?;
     files::sync_parent(output)?;
     waiting.iter().try_for_each(|path| files::rename(&hidden(path), path))?;
     files::sync_parent(output)
 }
 
+/// Whether a path is one of a directory, there or not: the last name of `new/` is that of the directory, and `Path` gives it as it
+/// gives a file's.
+fn names_directory(path: &Path) -> bool {
+    let text = path.as_os_str().as_encoded_bytes();
+    path.is_dir() || text.ends_with(b"/") || text.ends_with(b"/.")
+}
+
 fn check(export: &Export) -> Result<()> {
-    let name = export.output.file_name().filter(|_| !export.output.is_dir());
+    let name = export.output.file_name().filter(|_| !names_directory(&export.output));
     if name.is_none() {
+        // Without what it may end in.
+        let directory = export.output.components().as_path();
         return Err(Error::failed(format!(
-            "{} is a directory: add what the files' names are to begin with, as in {0}/part",
-            export.output.display()
+            "{} names a directory: add what the files' names are to begin with, as in {}",
+            export.output.display(),
+            directory.join("part").display()
         )));
     }
     if !(1..=WORKERS_MAX).contains(&export.workers) {
@@ -439,18 +485,25 @@ fn named(output: &Path, suffix: &str, before: &str, behind: &str) -> Result<Vec<
 }
 
 /// Those of [`named`], of every format that is exported.
-fn named_of_any_format(output: &Path, behind: &str) -> Result<Vec<PathBuf>> {
+fn named_of_any_format(output: &Path, before: &str, behind: &str) -> Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     for format in Format::EXPORTED {
-        all.extend(named(output, format.suffix(), "", behind)?);
+        all.extend(named(output, format.suffix(), before, behind)?);
     }
     Ok(all)
 }
 
 /// The files of an earlier export, which are to be replaced: with another number of files, or in another format, they would
-/// stand beside the new ones. An error where there are some and they are to stay.
+/// stand beside the new ones. An error where there are some and they are to stay, or where something else has such a name: it
+/// would be in the way of a file, and is nobody's to remove.
 fn earlier_files(export: &Export) -> Result<Vec<PathBuf>> {
-    let earlier = named_of_any_format(&export.output, "")?;
+    let earlier = named_of_any_format(&export.output, "", "")?;
+    if let Some(path) = earlier.iter().find(|path| !files::is_regular(path)) {
+        return Err(Error::failed(format!(
+            "{} is no file and has the name of one of an export: choose another name, or move it away",
+            path.display()
+        )));
+    }
     match earlier.first() {
         Some(path) if !export.overwrite => Err(Error::failed(format!(
             "{} exists: choose another name, or give --overwrite to replace the earlier files",
@@ -463,10 +516,10 @@ fn earlier_files(export: &Export) -> Result<Vec<PathBuf>> {
 /// What interrupted exports left that is of no use to a new one, in any format.
 fn unfinished_files(export: &Export) -> Result<Vec<PathBuf>> {
     let output = &export.output;
-    let mut unfinished = named_of_any_format(output, files::UNFINISHED_SUFFIX)?;
+    let mut unfinished = named_of_any_format(output, "", files::UNFINISHED_SUFFIX)?;
     for behind in [HIDDEN_SUFFIX.to_owned(), format!("{HIDDEN_SUFFIX}{}", files::UNFINISHED_SUFFIX)]
     {
-        unfinished.extend(named(output, "*", ".", &behind)?);
+        unfinished.extend(named_of_any_format(output, ".", &behind)?);
     }
     Ok(unfinished)
 }
@@ -530,7 +583,7 @@ async fn columns_of(export: &Export, client: Client, stop: &Stop) -> Result<Vec<
         stop.clone(),
     );
     let mut columns = BTreeSet::new();
-    while let Some(row) = scan.next().await? {
+    while let Some(row) = scan.next().await.map_err(without_columns)? {
         stop.check()?;
         for cell in row.cells {
             columns.insert(Column { family: cell.family, qualifier: cell.qualifier.to_vec() });
@@ -545,6 +598,14 @@ async fn columns_of(export: &Export, client: Client, stop: &Stop) -> Result<Vec<
         return Err(Error::failed("no rows, and so no columns for CSV: name them with --columns"));
     }
     Ok(columns.into_iter().collect())
+}
+
+/// Rows that cannot be read keep all columns from being known.
+fn without_columns(error: Error) -> Error {
+    if error.kind() != ErrorKind::Unreadable {
+        return error;
+    }
+    Error::failed(format!("{error}; to export the other rows, name the columns with --columns"))
 }
 
 fn sink(export: &Export, columns: &[Column], file: files::File) -> Result<Box<dyn Sink>> {

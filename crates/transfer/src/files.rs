@@ -88,6 +88,13 @@ pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
             }
             check_whole(files.get(before..).unwrap_or_default())?;
         } else if path.exists() {
+            if !path.is_file() {
+                // How long it is, and what its first bytes are, would have to be known before it is read, and again after an
+                // interruption.
+                return Err(Error::failed(format!(
+                    "{name} is no regular file, but a pipe or a device: write what comes out of it to a file, and import that"
+                )));
+            }
             if is_own(path) {
                 return Err(Error::failed(format!(
                     "{name} is where this import keeps its progress, or sets records aside: name another file for that \
@@ -197,7 +204,7 @@ pub fn one_of_several(before: &str, index: usize, count: usize, behind: &str) ->
 
 /// A pattern of such names, whatever their numbers.
 pub fn any_of_several(before: &str, behind: &str) -> String {
-    let number = "?".repeat(NUMBER_DIGITS);
+    let number = "[0-9]".repeat(NUMBER_DIGITS);
     format!("{before}-{number}-of-{number}{behind}")
 }
 
@@ -232,6 +239,11 @@ fn check_count(files: &[PathBuf]) -> Result<()> {
 /// Opens a file to read it.
 pub fn open(path: &Path) -> Result<File> {
     File::open(path).map_err(|e| failed("read", path, &e))
+}
+
+/// Whether a regular file is there, or a link to one.
+pub fn is_regular(path: &Path) -> bool {
+    path.is_file()
 }
 
 /// Whether something is there.
@@ -525,6 +537,8 @@ mod tests {
             let error = expand(&[name(wrong)], &[]).unwrap_err().to_string();
             assert!(error.contains("no file matches"), "{error}");
         }
+        let error = expand(&["/dev/null".to_owned()], &[]).unwrap_err().to_string();
+        assert!(error.contains("no regular file"), "{error}");
         assert_eq!(expand(&[name("*")], &[]).unwrap(), both);
         assert_eq!(expand(&[name(".*")], &[]).unwrap(), [at(".hidden")]);
         assert_eq!(expand(&[name("_*"), name(".hidden")], &[]).unwrap().len(), 2);

@@ -43,8 +43,6 @@ use crate::{joined, lock, lock_file, runtime};
 const QUEUED_BATCHES: usize = 2;
 /// Most workers: each is two threads, a connection and an open file.
 pub const WORKERS_MAX: usize = 256;
-/// Files that cannot be read, of which the error tells why; of more, how many there are.
-const UNREADABLE_LISTED_MAX: usize = 10;
 /// Most requests under way of one worker.
 pub const IN_FLIGHT_MAX: usize = 1000;
 
@@ -133,6 +131,9 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     let client = here.block_on(Client::connect(&import.target, stop))?;
     let families = here.block_on(client.families(&mut patience))?;
     let found = Journal::find(state_path, &asked, import.earlier)?;
+    if import.earlier == Earlier::Resume && !found.is_resumed() {
+        crate::tell_of_no_state(bar, &import.state, "import");
+    }
     if families.is_none() {
         check_made(import, found.has_begun())?;
         if !import.dry_run {
@@ -200,16 +201,10 @@ fn check_readable(unreadable: Vec<Error>, files: usize) -> Result<()> {
     if count == 0 {
         return Ok(());
     }
-    let listed = unreadable.iter().take(UNREADABLE_LISTED_MAX);
-    let mut lines: Vec<String> = listed.map(ToString::to_string).collect();
-    let more = count.saturating_sub(UNREADABLE_LISTED_MAX);
-    if more > 0 {
-        lines.push(format!("and {more} more"));
-    }
-    lines.push(format!(
+    let what = format!(
         "{count} of {files} files cannot be read to the end; the others are imported, and what is before the damage"
-    ));
-    Err(Error::failed(lines.join("\n")))
+    );
+    Err(crate::partly(&unreadable, &what))
 }
 
 /// What tells the table from a later one of its name. An error where what is done went to an earlier one.

@@ -145,6 +145,11 @@ impl Found {
         self.journal.files().iter().any(|file| file.records > 0)
     }
 
+    /// Whether it goes on from a state that was there.
+    pub fn is_resumed(&self) -> bool {
+        self.resumed
+    }
+
     /// The token of the table that it was begun in.
     pub fn token(&self) -> Option<&str> {
         self.journal.state.token.as_deref()

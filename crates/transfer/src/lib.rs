@@ -22,6 +22,8 @@ pub mod row;
 pub mod scan;
 pub mod write;
 
+use std::fmt::Display;
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 use std::thread::ScopedJoinHandle;
@@ -29,6 +31,9 @@ use std::thread::ScopedJoinHandle;
 use indicatif::ProgressBar;
 
 use error::{Error, ErrorKind, Result};
+
+/// Parts of the work that failed, of which an error tells why; of more, how many there are.
+const FAILURES_LISTED_MAX: usize = 10;
 
 /// A worker's runtime: its requests and its file are all that runs on it.
 fn runtime() -> Result<tokio::runtime::Runtime> {
@@ -40,7 +45,13 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 
 /// Says something to the operator, above the bar.
 fn tell(bar: &ProgressBar, what: &str) {
-    bar.suspend(|| eprintln!("tepui: {what}"));
+    // Nobody may be left to read it, which is no reason to panic.
+    bar.suspend(|| drop(writeln!(std::io::stderr(), "tepui: {what}")));
+}
+
+/// Tells the operator who wants to go on that there is nothing to go on from: everything is done again.
+fn tell_of_no_state(bar: &ProgressBar, state: &Path, what: &str) {
+    tell(bar, &format!("{} is not there to go on from: the {what} begins anew", state.display()));
 }
 
 /// Takes the lock of a file; the operator is told where there are none.
@@ -54,6 +65,18 @@ fn lock_file(of: &Path, bar: &ProgressBar) -> Result<files::Lock> {
 
 fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
     mutex.lock().map_err(|_| Error::failed("another thread panicked"))
+}
+
+/// One error for parts of the work that failed while the others were done: why, of the first ones, and what that means.
+fn partly(failed: &[impl Display], what: &str) -> Error {
+    let listed = failed.iter().take(FAILURES_LISTED_MAX);
+    let mut lines: Vec<String> = listed.map(ToString::to_string).collect();
+    let more = failed.len().saturating_sub(FAILURES_LISTED_MAX);
+    if more > 0 {
+        lines.push(format!("and {more} more"));
+    }
+    lines.push(what.to_owned());
+    Error::failed(lines.join("\n"))
 }
 
 /// What a thread came to.

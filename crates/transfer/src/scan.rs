@@ -7,7 +7,7 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::CellChunk;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::cell_chunk::RowStatus;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::row_range::{EndKey, StartKey};
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::client::{Client, Patience, Stop, delay_of_call, words};
 use crate::error::{Error, Result};
@@ -112,6 +112,19 @@ impl Range {
     }
 }
 
+/// Whether a refusal is of the caller, the table or the request, and any other range would be refused as well: not one for a
+/// damaged row, or one that is too large for an answer.
+fn concerns_every_range(code: Code) -> bool {
+    matches!(
+        code,
+        Code::PermissionDenied
+            | Code::Unauthenticated
+            | Code::NotFound
+            | Code::InvalidArgument
+            | Code::Unimplemented
+    )
+}
+
 /// A read under way.
 pub struct Scan {
     client: Client,
@@ -171,9 +184,21 @@ impl Scan {
                     let said = delay_of_call(&status);
                     self.patience.wait(said, &words("ReadRows", &status)).await?;
                 }
-                Err(status) => return Err(Error::failed(words("ReadRows", &status))),
+                Err(status) => return Err(self.refused(&status)),
             }
         }
+    }
+
+    /// The error for a read that is refused for good.
+    fn refused(&self, status: &Status) -> Error {
+        let why = words("ReadRows", status);
+        if concerns_every_range(status.code()) {
+            return Error::failed(why);
+        }
+        Error::unreadable(match &self.last {
+            Some(last) => format!("behind row {}: {why}", last.escape_ascii()),
+            None => why,
+        })
     }
 
     async fn more_unless_stopped(&mut self) -> Result<bool, Status> {

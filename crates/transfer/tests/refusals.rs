@@ -58,6 +58,8 @@ struct State {
     reads: u32,
     /// The reads from this one on are refused for good.
     refused_from: Option<u32>,
+    /// A row that is not read, and what is said instead of it.
+    unreadable: Option<(&'static str, Status)>,
     /// Keys that divide the table, with the bytes before each.
     samples: Vec<(&'static str, i64)>,
     /// What becomes of the next requests that look at the table.
@@ -184,7 +186,12 @@ impl tonic::server::ServerStreamingService<v2::ReadRowsRequest> for Data {
                 _ => true,
             }
         };
-        let keys = (0..10).map(|row| format!("r{row}")).filter(is_asked);
+        let mut keys: Vec<_> = (0..10).map(|row| format!("r{row}")).filter(is_asked).collect();
+        let is_unreadable = |(row, _): &(&str, Status)| keys.iter().any(|key| key == row);
+        let unreadable = state.unreadable.clone().filter(is_unreadable);
+        if let Some((row, _)) = &unreadable {
+            keys.retain(|key| key.as_str() < *row);
+        }
         let chunk = |key: String| CellChunk {
             row_key: key.into_bytes().into(),
             family_name: Some("f".to_owned()),
@@ -195,11 +202,13 @@ impl tonic::server::ServerStreamingService<v2::ReadRowsRequest> for Data {
             ..CellChunk::default()
         };
         let mut messages: Vec<_> = keys
+            .into_iter()
             .map(|key| {
                 let chunks = vec![chunk(key)];
                 Ok(v2::ReadRowsResponse { chunks, ..Default::default() })
             })
             .collect();
+        messages.extend(unreadable.map(|(_, status)| Err(status)));
         if let Some(rows) = state.breaks.pop_front() {
             messages.truncate(rows);
             // Half a row, which must not show.
@@ -866,7 +875,14 @@ fn an_export_replaces_earlier_ones_of_any_format_and_stands_beside_none() {
         std::fs::write(place.dir.path().join(name), "old").unwrap();
     }
     // What is not of an export under this name stays.
-    let others = ["out-00000-of-00001.jsonl", "other-00000-of-00001.avro"];
+    let others = [
+        "out-00000-of-00001.jsonl",
+        "other-00000-of-00001.avro",
+        "out-sales-of-march.csv",
+        "out-sales-of-march.csv.unfinished",
+        ".out-sales-of-march.csv.new",
+        ".out-00000-of-00001-mine.new",
+    ];
     for name in others {
         std::fs::write(place.dir.path().join(name), "other").unwrap();
     }
@@ -874,6 +890,102 @@ fn an_export_replaces_earlier_ones_of_any_format_and_stands_beside_none() {
     let mut files = place.files();
     assert_eq!(files.remove("out-00000-of-00001.csv").unwrap(), exported(0..10));
     assert_eq!(files, others.map(|name| (name.to_owned(), "other".to_owned())).into());
+}
+
+#[test]
+fn a_directory_with_the_name_of_an_exports_file_is_refused_before_anything_is_read() {
+    let place = Place::new(State::default());
+    let directory = place.dir.path().join("out-00000-of-00001.csv");
+    std::fs::create_dir(&directory).unwrap();
+    for overwrite in [false, true] {
+        let error = place.export(|options| options.overwrite = overwrite).unwrap_err().to_string();
+        assert!(error.contains("out-00000-of-00001.csv is no file"), "{error}");
+    }
+    assert_eq!(place.state.lock().unwrap().reads, 0);
+    std::fs::remove_dir(&directory).unwrap();
+    place.export(|_| {}).unwrap();
+}
+
+#[test]
+fn a_directory_that_somebody_makes_meanwhile_does_not_keep_a_replacement_from_its_end() {
+    let place = interrupted_replacement(&[("out-00000-of-00001.csv", "old")]);
+    let directory = place.dir.path().join("out-00000-of-00007.csv");
+    std::fs::create_dir(&directory).unwrap();
+    place.export(|options| options.resume = true).unwrap();
+    std::fs::remove_dir(&directory).unwrap();
+    assert_eq!(place.files().len(), 2);
+}
+
+/// An export of three files, of which the second has a row that is not read.
+fn with_unreadable(code: Code) -> Place {
+    let samples = vec![("r3", 100), ("r6", 200), ("", 300)];
+    let unreadable = Some(("r4", Status::new(code, "no such row for you")));
+    Place::new(State { unreadable, samples, ..State::default() })
+}
+
+#[test]
+fn a_row_that_cannot_be_read_costs_its_file_alone_and_only_that_is_read_again() {
+    for code in [Code::DataLoss, Code::FailedPrecondition, Code::Internal] {
+        let place = with_unreadable(code);
+        let run = |resume| {
+            let done = place.export(|options| {
+                (options.files, options.resume) = (Some(3), resume);
+            });
+            let reads = std::mem::take(&mut place.state.lock().unwrap().reads);
+            (done, reads)
+        };
+        let (failed, reads) = run(false);
+        let error = failed.unwrap_err().to_string();
+        let [first, last] = error.lines().collect::<Vec<_>>()[..] else { panic!("{error}") };
+        assert!(first.contains("out-00001-of-00003.csv: behind row r3: ReadRows: "), "{error}");
+        assert!(first.contains("no such row for you"), "{error}");
+        assert!(last.starts_with("the rows of 1 of 3 files cannot be read"), "{error}");
+        // One that may be a broken stream's is asked for several times.
+        assert!(if code == Code::Internal { reads > 3 } else { reads == 3 }, "{reads}");
+        let names: Vec<_> = place.files().into_keys().collect();
+        let whole = ["out-00000-of-00003.csv", "out-00002-of-00003.csv"];
+        assert_eq!(names, [&[".out.export.json"], &whole[..]].concat());
+
+        assert_eq!(run(true).0.unwrap_err().to_string(), error, "it comes no further");
+        place.state.lock().unwrap().unreadable = None;
+        let (done, reads) = run(true);
+        assert_eq!((done.unwrap().rows, reads), (10, 1));
+        assert_eq!(place.files()["out-00001-of-00003.csv"], exported(3..6));
+    }
+}
+
+#[test]
+fn an_export_with_rows_that_cannot_be_read_replaces_nothing() {
+    let place = with_unreadable(Code::DataLoss);
+    let earlier = ["out-00000-of-00003.csv", "out-00001-of-00003.csv", "out-00002-of-00003.csv"];
+    for name in earlier {
+        std::fs::write(place.dir.path().join(name), "old").unwrap();
+    }
+    let failed = place.export(|options| (options.files, options.overwrite) = (Some(3), true));
+    assert!(failed.unwrap_err().to_string().contains("1 of 3 files"));
+    let mut files = place.files();
+    files.retain(|name, _| !name.starts_with('.'));
+    assert_eq!(files, earlier.map(|name| (name.to_owned(), "old".to_owned())).into());
+    place.state.lock().unwrap().unreadable = None;
+    assert_eq!(place.export(|options| options.resume = true).unwrap().rows, 10);
+    assert_eq!(place.files().len(), 3);
+}
+
+#[test]
+fn a_refusal_that_is_not_of_one_row_ends_the_export_at_once() {
+    for code in [Code::PermissionDenied, Code::Unauthenticated, Code::NotFound] {
+        let place = with_unreadable(code);
+        let error = place.export(|options| options.files = Some(3)).unwrap_err().to_string();
+        assert!(!error.contains("files cannot be read"), "{error}");
+        assert_eq!(place.state.lock().unwrap().reads, 2, "{code:?}");
+    }
+}
+
+#[test]
+fn columns_that_a_row_keeps_from_being_known_can_be_named() {
+    let place = with_unreadable(Code::DataLoss);
+    let error = place.export(|options| options.columns = Vec::new()).unwrap_err().to_string();
+    assert!(error.contains("no such row for you") && error.contains("--columns"), "{error}");
 }
 
 #[test]

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use tepui_bench::counters::{Device, Machine};
-use tepui_bench::files::{check_writable, write};
+use tepui_bench::files::write;
 use tepui_bench::kept::Kept;
+use tepui_bench::output::show;
 use tepui_bench::plot;
 use tepui_bench::report::{self, Report, RunReport};
 use tepui_bench::tables;
@@ -226,20 +227,15 @@ impl CacheSize {
 }
 
 /// Runs the benchmark.
-#[expect(clippy::print_stdout, reason = "the report is what the command is for")]
 pub fn run(options: &Options) -> Result<()> {
     if options.workload.iter().any(|name| name == "list") {
-        for (name, meaning) in presets::names() {
-            println!("{name:18}{meaning}");
-        }
-        return Ok(());
+        return presets::names()
+            .try_for_each(|(name, meaning)| show(&format!("{name:18}{meaning}\n")));
     }
     let dataset = options.rows.dataset(USUAL);
     dataset.validate()?;
     let workloads = options.workloads(&dataset)?;
-    for file in [&options.runs.json, &options.plot].into_iter().flatten() {
-        check_writable(file)?;
-    }
+    output::check_writable(options.runs.json.as_ref(), &options.plot)?;
     let progress = Progress::visible();
     let stopped = progress.clone();
     interrupt::on_signal(move || stopped.stop())?;
@@ -258,12 +254,12 @@ pub fn run(options: &Options) -> Result<()> {
     report.machine = Machine::here(place.dir());
     let (table, cache) = (tables::table(&report.runs), tables::cache_table(&report.runs));
     let text = format!("{}\n{table}\n{cache}", heading(&report));
-    let published = output::publish(&report, options.runs.json.as_deref(), text);
-    if let Some(file) = &options.plot {
+    let published = output::publish(&report, options.runs.json.as_deref(), &text);
+    let drawn = options.plot.as_ref().map_or(Ok(()), |file| {
         let curves = output::curves(&report.runs);
-        write(file, &plot::latency_curves("Latency", &curves)?)?;
-    }
-    published.and(result)
+        write(file, &plot::latency_curves("Latency", &curves)?)
+    });
+    published.and(drawn).and(result)
 }
 
 impl Options {

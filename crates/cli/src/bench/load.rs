@@ -10,6 +10,7 @@ use tepui_bench::grpc::connection::Endpoint;
 use tepui_bench::grpc::retry::WhenRefused;
 use tepui_bench::grpc::{Grpc, GrpcOptions};
 use tepui_bench::network::QUIET_SECONDS;
+use tepui_bench::output::show;
 use tepui_bench::{
     Dataset, Error, Limit, OpKind, Progress, Store as _, Verify, Workload, interrupt, report,
 };
@@ -85,15 +86,22 @@ pub fn run(options: &Options) -> Result<(), String> {
     let progress = if options.json { Progress::hidden() } else { Progress::visible() };
     let stopped = progress.clone();
     interrupt::on_signal(move || stopped.stop()).map_err(|error| error.to_string())?;
-    let server = Server::start(&options.data, options.config.as_deref())?;
-    let result = measure(options, &server, &progress).map_err(|error| error.to_string());
-    let stopped = server.stop();
+    let measured = serve_and_measure(options, &progress);
+    // One that could not start may have made no directory.
     #[expect(clippy::disallowed_methods, reason = "removes what the benchmark made")]
-    let removed = std::fs::remove_dir_all(&options.data);
-    let report = result?;
-    stopped?;
+    let removed =
+        if options.data.exists() { std::fs::remove_dir_all(&options.data) } else { Ok(()) };
+    let report = measured?;
     removed.map_err(|e| format!("{}: {e}", options.data.display()))?;
     print(&report, options.json)
+}
+
+fn serve_and_measure(options: &Options, progress: &Progress) -> Result<Report, String> {
+    let server = Server::start(&options.data, options.config.as_deref())?;
+    let measured = measure(options, &server, progress).map_err(|error| error.to_string());
+    let stopped = server.stop();
+    let report = measured?;
+    stopped.map(|()| report)
 }
 
 fn measure(options: &Options, server: &Server, progress: &Progress) -> Result<Report, Error> {
@@ -163,14 +171,13 @@ fn measure(options: &Options, server: &Server, progress: &Progress) -> Result<Re
     Ok(report)
 }
 
-#[expect(clippy::print_stdout, reason = "the report is what the command is for")]
 fn print(report: &Report, json: bool) -> Result<(), String> {
-    if json {
-        println!("{}", serde_json::to_string_pretty(report).map_err(|e| e.to_string())?);
+    let text = if json {
+        serde_json::to_string_pretty(report).map_err(|e| e.to_string())? + "\n"
     } else {
-        print!("{report}");
-    }
-    Ok(())
+        report.to_string()
+    };
+    show(&text).map_err(|error| error.to_string())
 }
 
 impl fmt::Display for Report {

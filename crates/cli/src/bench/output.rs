@@ -1,25 +1,38 @@
 //! Where reports go: the standard output, JSON, plots.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tepui_bench::Result;
-use tepui_bench::files::write;
+use tepui_bench::files::{self, write};
+use tepui_bench::output::show;
 use tepui_bench::plot::Series;
 use tepui_bench::report::{Report, RunReport};
 
-/// Writes the report as JSON where that is asked for, and shows `text` unless JSON took its place.
-#[expect(clippy::print_stdout, reason = "the report is what the command is for")]
-pub fn publish(report: &Report, json: Option<&Path>, text: String) -> Result<()> {
+/// Whether JSON goes to the standard output.
+fn is_shown(json: &Path) -> bool {
+    json.as_os_str() == "-"
+}
+
+/// Refuses files that cannot be written.
+pub fn check_writable<'a>(
+    json: Option<&'a PathBuf>,
+    plots: impl IntoIterator<Item = &'a PathBuf>,
+) -> Result<()> {
+    let json = json.filter(|file| !is_shown(file));
+    json.into_iter().chain(plots).try_for_each(|file| files::check_writable(file))
+}
+
+/// Writes the report as JSON where that is asked for, and shows `text` unless JSON took its place. What becomes of one is nothing
+/// to the other.
+pub fn publish(report: &Report, json: Option<&Path>, text: &str) -> Result<()> {
     match json {
-        Some(file) if file.as_os_str() == "-" => println!("{}", report.to_json()?),
-        // Shown first: a file that cannot be written takes nothing with it.
+        Some(file) if is_shown(file) => show(&format!("{}\n", report.to_json()?)),
         Some(file) => {
-            print!("{text}");
-            write(file, &report.to_json()?)?;
+            let shown = show(text);
+            report.to_json().and_then(|json| write(file, &json)).and(shown)
         }
-        None => print!("{text}"),
+        None => show(text),
     }
-    Ok(())
 }
 
 /// One line for each workload and store: the round in the middle; of reads, and of writes where there are no

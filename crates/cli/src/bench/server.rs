@@ -6,15 +6,17 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use tepui_bench::counters::{Device, Machine, Process};
-use tepui_bench::files::{check_writable, write};
+use tepui_bench::files::write;
 use tepui_bench::grpc::ask::Table;
 use tepui_bench::grpc::connection::Endpoint;
 use tepui_bench::grpc::retry::WhenRefused;
 use tepui_bench::grpc::{Grpc, GrpcOptions, INSTANCE};
+use tepui_bench::output::show;
 use tepui_bench::plot;
 use tepui_bench::report::{self, Report, RunReport};
 use tepui_bench::{
-    Dataset, Distribution, Error, Limit, Progress, Result, Store as _, Workload, interrupt, ycsb,
+    Dataset, Distribution, Error, Inserted, Limit, Progress, Result, Store as _, Workload,
+    interrupt, ycsb,
 };
 
 use super::child::Server;
@@ -147,21 +149,16 @@ enum Target {
 }
 
 /// Runs the benchmark.
-#[expect(clippy::print_stdout, reason = "the report is what the command is for")]
 pub fn run(options: &Options) -> Result<()> {
     if options.workload.iter().any(|name| name == "list") {
-        for (name, about) in ycsb::names() {
-            println!("{name:15}{about}");
-        }
-        println!("{:15}only loads", "none");
-        return Ok(());
+        let mut names = ycsb::names().chain([("none", "only loads")]);
+        return names.try_for_each(|(name, about)| show(&format!("{name:15}{about}\n")));
     }
     let dataset = options.rows.dataset(USUAL);
     dataset.validate()?;
     let workloads = options.workloads(&dataset)?;
-    for file in [&options.runs.json, &options.plot, &options.plot_latency].into_iter().flatten() {
-        check_writable(file)?;
-    }
+    let plots = options.plot.iter().chain(&options.plot_latency);
+    output::check_writable(options.runs.json.as_ref(), plots)?;
     let progress = Progress::visible();
     let stopped = progress.clone();
     interrupt::on_signal(move || stopped.stop())?;
@@ -177,22 +174,24 @@ pub fn run(options: &Options) -> Result<()> {
     let result = options.measure(&grpc, target.dir(), &dataset, &workloads, &progress, &mut report);
     // The server ends before its figures are shown: what its end has to say comes first.
     let stopped = target.stop();
-    let mut published = Ok(());
-    if !report.runs.is_empty() {
-        let json = options.runs.json.as_deref();
-        published = output::publish(&report, json, server_table::table(&report));
-        if let Some(file) = &options.plot {
-            write(file, &plot::over_time("Throughput and latency", &plots(&report.runs))?)?;
-        }
-        if let Some(file) = &options.plot_latency {
-            let curves = output::curves(&report.runs);
-            write(file, &plot::latency_curves("Latency", &curves)?)?;
-        }
-    }
+    let published = if report.runs.is_empty() { Ok(()) } else { options.publish(&report) };
     published.and(result).and(stopped)
 }
 
 impl Options {
+    /// Shows and writes what was measured. What becomes of one of these is nothing to the others.
+    fn publish(&self, report: &Report) -> Result<()> {
+        let json = self.runs.json.as_deref();
+        let published = output::publish(report, json, &server_table::table(report));
+        let over_time = self.plot.as_ref().map_or(Ok(()), |file| {
+            write(file, &plot::over_time("Throughput and latency", &plots(&report.runs))?)
+        });
+        let latencies = self.plot_latency.as_ref().map_or(Ok(()), |file| {
+            write(file, &plot::latency_curves("Latency", &output::curves(&report.runs))?)
+        });
+        published.and(over_time).and(latencies)
+    }
+
     fn distribution(&self) -> Result<Option<Distribution>> {
         if self.hot_set.is_some() && self.distribution != Some(Chosen::HotSet) {
             return Err(Error::failed("--hot-set: it is of --distribution hot-set"));
@@ -289,7 +288,7 @@ impl Options {
         let loaded = self.load_if_asked(grpc, dataset, progress)?;
         report.settings.extend(loaded);
         let device = Device::of(dir);
-        let mut inserted = 0;
+        let mut inserted = Inserted::default();
         for round in 1..=self.runs.repeat {
             for workload in workloads {
                 progress.check()?;
@@ -300,7 +299,7 @@ impl Options {
                         inserted,
                         ..workload.clone()
                     };
-                    inserted += report::warm_up(grpc, dataset, &warm, progress)?.inserts;
+                    inserted = report::warm_up(grpc, dataset, &warm, progress)?.inserted;
                     progress.check()?;
                 }
                 // Another order in each round, and rows that no earlier round has inserted.
@@ -315,7 +314,7 @@ impl Options {
                     interval,
                     progress,
                 )?;
-                inserted += run.inserts;
+                inserted = run.inserted;
                 report.runs.push(RunReport { round, workload: workload.clone(), ..run });
             }
         }

@@ -5,13 +5,29 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::{REFUSED_BENCHES, refused, tepui, text};
+use crate::{REFUSED_BENCHES, closed, refused, tepui, text};
 
 fn bench(dir: &Path, args: &[&str]) -> Output {
     tepui(dir, &["bench", "engine"]).args(args).output().unwrap()
 }
 
 const SMALL: [&str; 4] = ["--rows=2000", "--ops=500", "--warm-up=0", "--verify"];
+
+#[test]
+fn a_report_that_nobody_reads_is_written_to_its_files_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let mut command = tepui(dir.path(), &["bench", "engine"]);
+        let ended = command.args(SMALL).args(args).stdout(closed()).output().unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{}", text(&ended.stderr));
+        assert!(text(&ended.stderr).contains("standard output"), "{}", text(&ended.stderr));
+    };
+    run(&["--workload=get", "--json=r.json", "--plot=r.svg"]);
+    for file in ["r.json", "r.svg"] {
+        assert!(dir.path().join(file).exists(), "{file}");
+    }
+    run(&["--workload=list"]);
+}
 
 #[test]
 fn a_small_run_of_every_workload_reports_as_table_json_and_plot() {

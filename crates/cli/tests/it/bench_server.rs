@@ -9,7 +9,7 @@ use std::process::{Output, Stdio};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
-use crate::{REFUSED_BENCHES, Served, refused, tepui, text};
+use crate::{REFUSED_BENCHES, Served, closed, refused, tepui, text};
 
 fn bench(dir: &Path, args: &[&str]) -> Output {
     tepui(dir, &["bench", "server"]).args(args).output().unwrap()
@@ -60,6 +60,33 @@ fn every_workload_runs_on_a_server_of_its_own_and_is_reported_in_every_form() {
     }
     // The data was not asked to be kept.
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
+}
+
+#[test]
+fn a_report_that_nobody_reads_is_written_to_its_files_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = tepui(dir.path(), &["bench", "server", "--workload=c"]);
+    command.args(SMALL).args(["--json=r.json", "--plot=time.svg", "--plot-latency=latency.svg"]);
+    let ended = command.stdout(closed()).output().unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{}", text(&ended.stderr));
+    assert!(text(&ended.stderr).contains("standard output"), "{}", text(&ended.stderr));
+    for file in ["r.json", "time.svg", "latency.svg"] {
+        assert!(dir.path().join(file).exists(), "{file}");
+    }
+}
+
+#[test]
+fn a_load_whose_server_does_not_start_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    // A port that somebody has is found to be so when the data is open.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = format!("[metrics]\nlisten = \"{}\"\n", taken.local_addr().unwrap());
+    std::fs::write(dir.path().join("c.toml"), config).unwrap();
+    let args = ["bench", "load", "--rows=100", "--json", "--config=c.toml", "--data=data"];
+    let ended = tepui(dir.path(), &args).output().unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{}", text(&ended.stderr));
+    assert!(text(&ended.stderr).contains("before it listened"), "{}", text(&ended.stderr));
+    assert!(!dir.path().join("data").exists());
 }
 
 #[test]

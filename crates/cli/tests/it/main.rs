@@ -1,6 +1,10 @@
 //! The `tepui` binary as a person meets it.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics has failed")]
-#![allow(clippy::disallowed_methods, reason = "tests that look at the files of a command")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests that look at the files of a command"
+)]
 
 mod bench_engine;
 mod bench_server;
@@ -16,6 +20,18 @@ fn tepui(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tepui"));
     command.args(args).current_dir(dir);
     command
+}
+
+/// An output that nobody reads any more.
+fn closed() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+/// An output that takes nothing.
+fn full() -> Stdio {
+    std::fs::File::options().write(true).open("/dev/full").unwrap().into()
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use crate::{Served, tepui};
+use crate::{Served, closed, full, tepui};
 
 /// A server, and the directory that commands run in.
 struct Place {
@@ -149,8 +149,11 @@ fn a_selection_is_exported() {
     }
     let (code, text) = place.tepui("export", "missing", &["x"]);
     assert!(code == 1 && text.contains("does not exist"), "{text}");
-    let (code, text) = place.tepui("export", "t", &["data"]);
-    assert!(code == 1 && text.contains("is a directory"), "{text}");
+    for directory in ["data", "new/", "new/."] {
+        let (code, text) = place.tepui("export", "t", &[directory]);
+        assert!(code == 1 && text.contains("names a directory"), "{directory}: {text}");
+        assert!(text.contains("data/part") || text.contains("new/part"), "{text}");
+    }
     // A file that cannot be written ends the reading of its rows.
     let (code, text) = place.tepui("export", "t", &[&"x".repeat(226)]);
     assert!(code == 1 && text.contains("cannot write"), "{text}");
@@ -227,6 +230,40 @@ fn an_import_that_was_killed_goes_on_and_leaves_the_table_as_one_that_was_not() 
 }
 
 #[test]
+fn what_is_done_ends_well_though_nobody_can_be_told_and_going_on_from_nothing_is_said() {
+    let place = Place::new();
+    place.write("rows.csv", &rows(3));
+    let run = |command: &str, args: &[&str], out: Stdio| {
+        let mut command = tepui(place.dir.path(), &[command, "--endpoint", &place.endpoint]);
+        command.args(["--project=p", "--instance=i", "--table=t"]).args(args);
+        let done = command.stdout(out).output().unwrap();
+        (done.status.code().unwrap(), String::from_utf8(done.stderr).unwrap())
+    };
+    for (out, why) in [(closed(), "Broken pipe"), (full(), "No space left")] {
+        let (code, text) = run("import", &["rows.csv", "--create"], out);
+        assert!(code == 0 && text.contains(why), "{code}: {text}");
+        assert!(text.contains("imported 3 rows"), "{text}");
+    }
+    let (code, text) = run("import", &["rows.csv", "--resume"], Stdio::null());
+    assert!(code == 0 && text.contains("t.import.json is not there"), "{text}");
+    assert!(text.contains("begins anew"), "{text}");
+    place.write("mixed.csv", ",f\n,a\nr1,v,w\nr2,v\n");
+    assert_eq!(run("import", &["mixed.csv"], full()).0, 3);
+    let (code, text) = run("export", &["part", "--resume"], full());
+    assert!(code == 0 && text.contains(".part.export.json is not there"), "{text}");
+    assert!(text.contains("begins anew") && text.contains("exported 4 rows"), "{text}");
+}
+
+#[test]
+fn an_error_that_nobody_reads_is_no_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    let args =
+        ["export", "--endpoint=127.0.0.1:1", "--project=p", "--instance=i", "--table=t", "x"];
+    let ended = tepui(dir.path(), &args).stderr(closed()).status().unwrap();
+    assert_eq!(ended.code(), Some(1));
+}
+
+#[test]
 fn a_directory_goes_on_although_the_progress_is_kept_in_it_and_what_was_set_aside_is_not_lost() {
     let place = Place::new();
     place.write("good.csv", ",f\n,a\nr0,v\n");
@@ -287,6 +324,7 @@ fn wrong_files_and_places_are_refused_in_words() {
     place.ok("import", "t", &["good.csv", "--create"]);
     for (args, word) in [
         (&["missing.csv"][..], "no such file"),
+        (&["/dev/null"], "no regular file"),
         (&["noise"], "give --format"),
         (&["noise", "--format=csv"], "noise"),
         (&["good.csv", "--format=avro"], "Avro"),

@@ -1,9 +1,11 @@
 //! Avro object container files of `BigtableRow`, the schema that Google's templates write and read. Blocks are
 //! compressed with snappy, as Beam does it; files compressed otherwise are read too.
 
+use std::cell;
 use std::collections::HashMap;
 use std::fmt;
-use std::io::{BufWriter, Read};
+use std::io::{BufWriter, ErrorKind, Read};
+use std::rc::Rc;
 use std::sync::LazyLock;
 
 use apache_avro::reader::ReaderDeser;
@@ -48,9 +50,37 @@ const LEVELS_MAX: u32 = 64;
 static PARSED: LazyLock<Schema> =
     LazyLock::new(|| Schema::parse_str(SCHEMA).expect("the schema above is valid"));
 
+/// Notes whether what was read last is a byte of a number that goes on: the crate takes the end of a file within the count of a
+/// block for the end of all blocks. It reads numbers byte by byte; what it reads of other things in one piece is handed on in one
+/// piece, so that the last byte of a mark is not taken for one of a number.
+struct InWhole<R> {
+    input: R,
+    within_number: Rc<cell::Cell<bool>>,
+}
+
+impl<R: Read> Read for InWhole<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let mut read = 0;
+        while let Some(rest) = buffer.get_mut(read..).filter(|rest| !rest.is_empty()) {
+            match self.input.read(rest) {
+                Ok(0) => break,
+                Ok(more) => read += more,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if read > 0 {
+            self.within_number.set(matches!(buffer, [byte] if *byte >= 0x80));
+        }
+        Ok(read)
+    }
+}
+
 /// Reads a file.
 pub struct Reader<R: Read> {
-    records: ReaderDeser<'static, R, Written>,
+    records: ReaderDeser<'static, InWhole<R>, Written>,
+    /// See [`InWhole`].
+    within_number: Rc<cell::Cell<bool>>,
     /// Of the file's timestamps.
     unit: Unit,
 }
@@ -58,6 +88,8 @@ pub struct Reader<R: Read> {
 impl<R: Read> Reader<R> {
     /// Reads the header; a file of another record is refused.
     pub fn open(input: R) -> Result<Self> {
+        let within_number = Rc::new(cell::Cell::new(false));
+        let input = InWhole { input, within_number: within_number.clone() };
         let reader = guarded("Avro", || apache_avro::Reader::new(input))?;
         let Schema::Record(schema) = reader.writer_schema() else {
             return Err(Error::failed("not a file of BigtableRow: its schema is no record"));
@@ -72,7 +104,7 @@ impl<R: Read> Reader<R> {
         }
         takes_bytes(reader.writer_schema(), &mut HashMap::new())?;
         let unit = Unit::of_avro(reader.writer_schema())?;
-        Ok(Self { records: reader.into_deser_iter(), unit })
+        Ok(Self { records: reader.into_deser_iter(), within_number, unit })
     }
 
     fn row(&self, written: Written) -> Result<Row, Bad> {
@@ -177,7 +209,12 @@ fn takes_bytes<'a>(schema: &'a Schema, named: &mut HashMap<&'a TypeName, bool>) 
 impl<R: Read> Source for Reader<R> {
     fn next(&mut self) -> Result<Option<Record>> {
         let next = guarded("Avro", || self.records.next().transpose())?;
-        let Some(written) = next else { return Ok(None) };
+        let Some(written) = next else {
+            if self.within_number.get() {
+                return Err(Error::failed("Avro: the file ends within the count of a block"));
+            }
+            return Ok(None);
+        };
         Ok(Some(match self.row(written) {
             Ok(row) if row.cells.is_empty() => Record::Empty,
             Ok(row) => Record::Row(row),
@@ -735,6 +772,40 @@ mod tests {
         let mut reader = Reader::open(&file[..]).unwrap();
         let error = reader.next().unwrap_err().to_string();
         assert!(error.contains("levels"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_cut_off_within_the_count_of_a_block_is_an_error_and_one_before_it_ends_there()
+    {
+        let whole = super::file_with(&PARSED, 200, &[0; 2]).unwrap();
+        let header = super::file_with(&PARSED, 0, b"").unwrap().len() - 2 - SYNC_BYTES;
+        let ended = |bytes: &[u8]| Reader::open(bytes).unwrap().next();
+        assert_eq!(ended(whole.get(..header).unwrap()), Ok(None));
+        let error = ended(whole.get(..=header).unwrap()).unwrap_err().to_string();
+        assert!(error.contains("count of a block"), "{error}");
+    }
+
+    #[test]
+    fn the_last_byte_of_a_mark_is_no_number_however_it_is_read() {
+        /// Gives a byte at a time, as a buffer does where it ends within a mark.
+        struct Trickling<'a>(&'a [u8]);
+
+        impl Read for Trickling<'_> {
+            fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+                let some = buffer.len().min(1);
+                self.0.read(&mut buffer[..some])
+            }
+        }
+
+        let mut file = super::file_with(&PARSED, 1, &[2, b'k', 0]).unwrap();
+        let mark = file.len() - SYNC_BYTES;
+        let header = mark - 5 - SYNC_BYTES;
+        for start in [header, mark] {
+            file[start..start + SYNC_BYTES].fill(0xff);
+        }
+        let mut reader = Reader::open(Trickling(&file)).unwrap();
+        assert_eq!(reader.next(), Ok(Some(Record::Empty)));
+        assert_eq!(reader.next(), Ok(None));
     }
 
     #[test]
