@@ -11,14 +11,14 @@ use crate::layout::{BACKUP_PREFIX, Layout, parse_number};
 use crate::manifest::journal::DRAFT_SUFFIX;
 use crate::manifest::{Version, VersionEdit};
 use crate::sst::FileId;
-use crate::store::SstStore;
+use crate::store::{SstFile, SstStore};
 use crate::tablet::{Tablet, TabletId};
 
 /// The backups of an engine.
 #[derive(Debug, Default)]
 pub(crate) struct Backups {
     by_id: Mutex<BTreeMap<BackupId, Arc<Backup>>>,
-    /// Those whose lists were damaged at the start.
+    /// Those whose lists were damaged at the start, or could not be read.
     damaged: Vec<BackupId>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Backups {
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
     pub(crate) whole: BTreeMap<BackupId, BackupList>,
-    /// Backups whose lists are damaged: nobody knows what only they keep.
+    /// Backups whose lists are damaged or cannot be read: nobody knows what only they keep.
     pub(crate) damaged: Vec<BackupId>,
 }
 
@@ -44,10 +44,11 @@ impl Backups {
                     Ok(list) => {
                         lists.whole.insert(id, list);
                     }
-                    Err(error) if error.kind() == ErrorKind::Corruption => {
+                    // No table needs it, so neither damage nor a bad sector keeps them from opening.
+                    Err(error) if matches!(error.kind(), ErrorKind::Corruption | ErrorKind::Io) => {
                         tracing::error!(
                             %error,
-                            "the list of a backup is damaged: files that nothing names are kept, until it is restored or the backup deleted"
+                            "the list of a backup is damaged or cannot be read: files that nothing names are kept, until a start reads it or the backup is deleted"
                         );
                         lists.damaged.push(id);
                     }
@@ -84,6 +85,17 @@ fn not_made(error: &Error, what: &str, id: FileId) -> Error {
     Error::new(kind, text)
 }
 
+/// Checks that these files and the value files that they name are open.
+fn check_open<'a>(files: impl Iterator<Item = &'a Arc<SstFile>>) -> Result<()> {
+    for file in files {
+        file.reader().map_err(|error| not_made(&error, "SST", file.id()))?;
+        for (values, _) in file.value_files() {
+            values.reader().map_err(|error| not_made(&error, "value file", values.id()))?;
+        }
+    }
+    Ok(())
+}
+
 impl Engine {
     /// Makes a backup of these tablets, durably: it holds every write to them that was acknowledged before the call. Waits for
     /// one flush of each. `Corruption` where a file of theirs is damaged or missing, and `Io` where one cannot be opened for another
@@ -96,6 +108,10 @@ impl Engine {
         for id in tablets {
             found.push(self.tablet(*id).ok_or_else(|| missing(*id))?);
         }
+        // What would be in vain is not flushed for.
+        for tablet in &found {
+            check_open(tablet.hold().files.values())?;
+        }
         // All of them are sent first, so that one does not wait for another to begin.
         let flushes: Vec<_> = found.iter().map(|tablet| tablet.begin_flush()).collect();
         for (tablet, flush) in found.iter().zip(flushes) {
@@ -106,13 +122,10 @@ impl Engine {
         for tablet in &found {
             let view = tablet.hold();
             let version = &view.version;
-            for (id, file) in view.files.iter() {
-                file.reader().map_err(|error| not_made(&error, "SST", *id))?;
-                for (values, bytes) in file.value_files() {
-                    values.reader().map_err(|error| not_made(&error, "value file", values.id()))?;
-                    let named = list.values.entry(values.id()).or_default();
-                    *named = named.saturating_add(*bytes).min(values.frame_bytes());
-                }
+            check_open(view.files.values())?;
+            for (values, bytes) in view.files.values().flat_map(|file| file.value_files()) {
+                let named = list.values.entry(values.id()).or_default();
+                *named = named.saturating_add(*bytes).min(values.frame_bytes());
             }
             // What is dropped is cut out of the SSTs; dropped ranges are for what is in memory.
             let edit =
@@ -224,7 +237,7 @@ impl Engine {
         Ok(tablets)
     }
 
-    /// Removes a backup, and the files that only it kept; where its list is damaged, the next start removes those. A restore from it
+    /// Removes a backup, and the files that only it kept; where its list could not be read, the next start removes those. A restore from it
     /// under way goes on to its end.
     pub fn delete_backup(&self, id: BackupId) -> Result<()> {
         let core = self.core();

@@ -17,7 +17,7 @@
 //! A backup is one file, written under another name, synced and renamed: it is there as a whole or not at all. The catalog
 //! names it afterwards; a backup that the catalog does not name is removed by
 //! [`Engine::retain_backups`](crate::db::Engine::retain_backups) at the next start, as tablets are. An opening reads all backups
-//! before it removes a file that nothing names. What a backup keeps whose list is damaged is not known: as long as its file is there,
+//! before it removes a file that nothing names. What a backup keeps whose list is damaged or cannot be read is not known: as long as its file is there,
 //! an opening removes nothing of which the list may tell.
 //!
 //! | Noun | File |

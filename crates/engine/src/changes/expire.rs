@@ -1,14 +1,16 @@
-//! Giving up change files: those whose time is over, and the oldest where all together have too many bytes.
+//! Giving up change files: those whose time is over, wherever they are; then the oldest, where those that are left have too many
+//! bytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::file::ChangeFile;
 use super::{ChangeLog, GRACE_MICROS, commit_micros};
+use crate::cell::Seq;
 use crate::core::Core;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::log::lock;
 
 /// How often files are looked at whose retention period may be over, in microseconds.
@@ -18,6 +20,10 @@ const EXPIRE_EVERY_MICROS: u64 = 60 * 1_000_000;
 /// raises the horizons of their tablets once for so many, and comes back for the next.
 const GIVEN_UP_TOGETHER_MAX: usize = 32;
 
+/// Change files that are opened at once to learn whose changes are in them. After a restart nobody has looked into any, and a week
+/// may have thousands: a few dozen take milliseconds, and then the housekeeper turns to what else it has to do.
+const LOOKED_INTO_TOGETHER_MAX: usize = 32;
+
 /// When files are looked at whose time may be over (monotonic micros).
 #[derive(Debug, Default)]
 pub(super) struct Expiry {
@@ -25,12 +31,29 @@ pub(super) struct Expiry {
     look_at: u64,
     /// Those over the limit, and those that the last look has left: not at once where it failed.
     not_before: u64,
-    /// The last look may have left some.
+    /// The last look may have left some: the next one goes on with them.
     more: bool,
+    /// The segments of files that could not be read since a look last began anew: those that go on leave them closed, or would
+    /// never come to what is behind many of them.
+    unreadable: HashSet<u64>,
+}
+
+/// What a look has found, each the oldest first.
+#[derive(Debug, Default)]
+struct Found<'a> {
+    /// Files that nobody may read any more.
+    over: Vec<&'a Arc<ChangeFile>>,
+    /// Files that somebody may still read.
+    needed: Vec<&'a Arc<ChangeFile>>,
+    /// There are files that nobody has looked into.
+    unknown: bool,
+    /// Why the look ended before it came to them, where it did.
+    refused: Option<Error>,
 }
 
 impl ChangeLog {
-    /// Gives up the files that no reader may read any more, the oldest first and some at a time: the store removes them.
+    /// Gives up the files that no reader may read any more, some at a time: the store removes them. Older ones that somebody may
+    /// still read stay before them, and go for want of room only when nothing is left that nobody may read.
     /// `retention` is that of a tablet, or the longest of all, in microseconds; 0 where no changes are kept. How long the
     /// next are to wait, where there are more: until those have gone at `bytes_per_second`; 0 does not wait, nor does what is over
     /// the limit of all. Blocks.
@@ -48,8 +71,11 @@ impl ChangeLog {
             return expiry.more.then(|| Duration::from_micros(due_at - now));
         }
         let again_at = now.saturating_add(EXPIRE_EVERY_MICROS);
-        *expiry = Expiry { look_at: again_at, not_before: again_at, more: false };
-        let given_up = self.give_up(core, retention);
+        if !expiry.more {
+            expiry.unreadable.clear();
+        }
+        (expiry.look_at, expiry.not_before, expiry.more) = (again_at, again_at, false);
+        let given_up = self.give_up(core, &mut expiry.unreadable, retention);
         let given_up = given_up.inspect_err(|error| {
             tracing::warn!(%error, "cannot remove old change files; they are tried again");
         });
@@ -63,56 +89,44 @@ impl ChangeLog {
     }
 
     /// The bytes of the files that it gave up, and whether there may be more.
-    fn give_up(&self, core: &Core, retention: &dyn Fn(Option<u64>) -> u64) -> Result<(u64, bool)> {
+    fn give_up(
+        &self,
+        core: &Core,
+        unreadable: &mut HashSet<u64>,
+        retention: &dyn Fn(Option<u64>) -> u64,
+    ) -> Result<(u64, bool)> {
         let files = core.env.files.as_ref();
-        let keeps = |tablet: u64| retention(Some(tablet)) > 0;
-        self.horizons.retain(files, &self.dir, keeps)?;
-        let now = core.wall_clock.believed_micros();
-        let (oldest, all_bytes) = {
-            let known = self.files();
-            let oldest: Vec<_> = known.iter().take(GIVEN_UP_TOGETHER_MAX).cloned().collect();
-            (oldest, known.iter().map(|file| file.bytes).sum::<u64>())
-        };
-        let (mut bytes, mut dropped_bytes, mut given_up) = (all_bytes, 0, Vec::new());
-        let mut horizons = BTreeMap::new();
-        for file in &oldest {
-            let age = now.map_or(0, |now| now.saturating_sub(commit_micros(file.last_seq)));
-            let age = u64::try_from(age).unwrap_or(0);
-            let found = match file.tablets(files, &self.dir) {
-                // It may be opened in a minute: until then nobody knows whose changes would be lost with it.
-                Err(error) if error.kind() == ErrorKind::Exhausted => {
-                    if given_up.is_empty() {
-                        return Err(error);
-                    }
-                    break;
-                }
-                // Of one that cannot be read it may be anybody's. Were it to stay for good, so would all that are newer.
-                found => found.ok(),
-            };
-            let losers: Option<Vec<u64>> =
-                found.map(|tablets| tablets.iter().copied().filter(|of| keeps(*of)).collect());
-            let kept = match &losers {
-                Some(losers) => losers.iter().map(|of| retention(Some(*of))).max().unwrap_or(0),
-                None => retention(None),
-            };
-            let is_too_old = age > kept.saturating_add(GRACE_MICROS);
-            if kept > 0 && !is_too_old && bytes <= self.bytes_max {
+        self.horizons.retain(files, &self.dir, |tablet| retention(Some(tablet)) > 0)?;
+        let known = self.files().clone();
+        let all_bytes: u64 = known.iter().map(|file| file.bytes).sum();
+        let Found { over: mut given_up, needed, unknown, refused } =
+            self.look(core, &known, unreadable, retention);
+        let mut bytes = all_bytes - given_up.iter().map(|file| file.bytes).sum::<u64>();
+        let mut dropped_bytes = 0;
+        // What nobody has looked into may be what nobody may read any more, and goes first then.
+        let for_want_of_room = if unknown { Vec::new() } else { needed };
+        for file in for_want_of_room {
+            if bytes <= self.bytes_max || given_up.len() == GIVEN_UP_TOGETHER_MAX {
                 break;
             }
-            if kept > 0 {
-                // Later files have later sequences.
-                match losers {
-                    Some(losers) => {
-                        horizons.extend(losers.into_iter().map(|of| (Some(of), file.last_seq)));
-                    }
-                    None => drop(horizons.insert(None, file.last_seq)),
-                }
-            }
-            if kept > 0 && !is_too_old {
-                dropped_bytes += file.bytes;
-            }
             bytes -= file.bytes;
-            given_up.push(file.segment);
+            dropped_bytes += file.bytes;
+            given_up.push(file);
+        }
+        let more = given_up.len() == GIVEN_UP_TOGETHER_MAX || (unknown && refused.is_none());
+        if let Some(error) = refused.filter(|_| given_up.is_empty()) {
+            return Err(error);
+        }
+        let mut horizons: BTreeMap<Option<u64>, Seq> = BTreeMap::new();
+        for file in &given_up {
+            let losers = match file.known_tablets() {
+                Some(tablets) => tablets.iter().copied().map(Some).collect(),
+                None => vec![None],
+            };
+            for of in losers.into_iter().filter(|of| retention(*of) > 0) {
+                let horizon = horizons.entry(of).or_default();
+                *horizon = file.last_seq.max(*horizon);
+            }
         }
         self.horizons.raise(files, &self.dir, &horizons, || core.sync_dir(&self.dir))?;
         if dropped_bytes > 0 {
@@ -125,12 +139,63 @@ impl ChangeLog {
                  retention period is over, and streams that were to read them fail"
             );
         }
-        let gone = |file: &mut Arc<ChangeFile>| given_up.contains(&file.segment);
+        let segments: HashSet<u64> = given_up.iter().map(|file| file.segment).collect();
+        let gone = |file: &mut Arc<ChangeFile>| segments.contains(&file.segment);
         // Where a crash brings a file back, before its removal is durable, it is given up again.
         for file in self.files().extract_if(.., gone) {
             core.store.remove_later(self.dir.join(file.name()), file.bytes);
         }
-        Ok((all_bytes - bytes, given_up.len() == GIVEN_UP_TOGETHER_MAX))
+        Ok((all_bytes - bytes, more))
+    }
+
+    /// Sorts `known` files by whether somebody may still read what is in them, until there are enough that nobody may. Opens some
+    /// whose tablets are not known; those that cannot be read are `unreadable` from then on.
+    fn look<'a>(
+        &self,
+        core: &Core,
+        known: &'a [Arc<ChangeFile>],
+        unreadable: &mut HashSet<u64>,
+        retention: &dyn Fn(Option<u64>) -> u64,
+    ) -> Found<'a> {
+        let now = core.wall_clock.believed_micros();
+        let mut found = Found::default();
+        let mut looks = LOOKED_INTO_TOGETHER_MAX;
+        for file in known {
+            if found.over.len() == GIVEN_UP_TOGETHER_MAX {
+                break;
+            }
+            if file.known_tablets().is_none() && !unreadable.contains(&file.segment) {
+                if looks == 0 {
+                    found.unknown = true;
+                    continue;
+                }
+                looks -= 1;
+                match file.tablets(core.env.files.as_ref(), &self.dir) {
+                    Ok(_) => {}
+                    // It may be opened in a minute: until then nobody knows whose changes would be lost with it.
+                    Err(error) if error.kind() == ErrorKind::Exhausted => {
+                        looks = 0;
+                        (found.unknown, found.refused) = (true, Some(error));
+                        continue;
+                    }
+                    Err(_) => drop(unreadable.insert(file.segment)),
+                }
+            }
+            let age = now.map_or(0, |now| now.saturating_sub(commit_micros(file.last_seq)));
+            let age = u64::try_from(age).unwrap_or(0);
+            let may_read = |of: Option<u64>| {
+                let kept = retention(of);
+                kept > 0 && age <= kept.saturating_add(GRACE_MICROS)
+            };
+            let is_needed = match file.known_tablets() {
+                Some(tablets) => tablets.iter().any(|of| may_read(Some(*of))),
+                // Of one that cannot be read it may be anybody's. Were it to stay for good, so would its bytes.
+                None => may_read(None),
+            };
+            let sorted = if is_needed { &mut found.needed } else { &mut found.over };
+            sorted.push(file);
+        }
+        found
     }
 }
 
@@ -145,7 +210,7 @@ mod tests {
     use crate::cell::{Mutation, RowBatch, RowRange};
     use crate::db::{Engine, EngineOptions};
     use crate::io::{
-        Env, Fault, FaultFiles, FaultOp, InlineIo, ManualClock, MemoryFiles, SeededRng,
+        Env, Fault, FaultFiles, FaultOp, Files, InlineIo, ManualClock, MemoryFiles, SeededRng,
         ThreadSpawner,
     };
 
@@ -210,8 +275,9 @@ mod tests {
         let options = EngineOptions { change_log_bytes_max: 1, ..options() };
         let engine = Engine::open(env(&files, &clock), Path::new("/data"), options).unwrap();
         engine.tablets()[0].keep_changes(Some(DAY));
-        assert_eq!(engine.expire_changes(1_000), Some(Duration::ZERO));
-        assert_eq!(engine.expire_changes(1_000), None);
+        while let Some(wait) = engine.expire_changes(1_000) {
+            assert_eq!(wait, Duration::ZERO);
+        }
         assert_eq!(engine.change_figures().files, 0);
     }
 
@@ -234,7 +300,45 @@ mod tests {
             (kept, 0)
         );
         clock.advance_micros(EXPIRE_EVERY_MICROS);
-        engine.expire_changes(0);
+        while engine.expire_changes(0).is_some() {}
         assert!(engine.change_figures().files < kept);
+    }
+
+    #[test]
+    fn a_look_opens_few_files_and_comes_to_what_is_behind_many_that_cannot_be_read() {
+        let (files, clock) = (MemoryFiles::new(), ManualClock::new(1_767_225_600_000_000));
+        filled(&files, &clock).close().unwrap();
+        let faults = FaultFiles::new(Arc::new(files.clone()));
+        let env = Env { files: Arc::new(faults.clone()), ..env(&files, &clock) };
+        let engine = Engine::open(env, Path::new("/data"), options()).unwrap();
+        // What cannot be read may be of this one, and the rest is nobody's.
+        engine.create_tablet(RowRange::all()).unwrap().keep_changes(Some(DAY));
+        let names = || -> Vec<String> {
+            let entries = files.list(Path::new("/data/changes")).unwrap();
+            entries.into_iter().map(|entry| entry.name).collect()
+        };
+        let (last, damaged) =
+            names().split_last().map(|(l, rest)| (l.clone(), rest.to_vec())).unwrap();
+        assert!(damaged.len() > LOOKED_INTO_TOGETHER_MAX);
+        for name in &damaged {
+            faults.inject(Fault::new(FaultOp::Open).on_path(name.as_str()).sticky());
+        }
+        for _ in 0..2 {
+            let (mut opened, mut looks) = (faults.count(FaultOp::Open), 0);
+            while let Some(wait) = engine.expire_changes(0) {
+                looks += 1;
+                assert!(wait == Duration::ZERO && looks < 4);
+                let before = std::mem::replace(&mut opened, faults.count(FaultOp::Open));
+                assert!(opened - before <= LOOKED_INTO_TOGETHER_MAX as u64);
+            }
+            assert_eq!(engine.change_figures().files, damaged.len() as u64);
+            clock.advance_micros(EXPIRE_EVERY_MICROS);
+        }
+        // One that can be read again is nobody's, either.
+        faults.heal();
+        while engine.expire_changes(0).is_some() {}
+        assert_eq!(engine.change_figures().files, 0);
+        engine.run_background().unwrap();
+        assert!(!names().contains(&last));
     }
 }

@@ -103,14 +103,14 @@ impl ChangeFile {
         format!("{:016x}-{:016x}-{:016x}.chg", self.segment, self.first_seq, self.last_seq)
     }
 
-    /// Whether somebody has looked whose batches it has: [`Self::tablets`] does not block then.
-    pub(super) fn is_known(&self) -> bool {
-        self.tablets.get().is_some()
+    /// The tablets that it has batches of, where somebody has looked: [`Self::tablets`] does not block then.
+    pub(super) fn known_tablets(&self) -> Option<&[u64]> {
+        self.tablets.get().map(Vec::as_slice)
     }
 
     /// The tablets that it has batches of. Blocks, for the first call.
     pub(super) fn tablets(&self, files: &dyn Files, dir: &Path) -> Result<&[u64]> {
-        if self.tablets.get().is_none() {
+        if self.known_tablets().is_none() {
             let opened = OpenChangeFile::open(files, &dir.join(self.name()), self.segment)?;
             let mut tablets: Vec<u64> = opened.blocks.iter().map(|block| block.tablet).collect();
             tablets.sort_unstable();
@@ -118,7 +118,7 @@ impl ChangeFile {
             // Whoever else has looked has found the same.
             let _ = self.tablets.set(tablets);
         }
-        Ok(self.tablets.get().map_or(&[], Vec::as_slice))
+        Ok(self.known_tablets().unwrap_or_default())
     }
 }
 

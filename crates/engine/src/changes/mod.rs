@@ -16,8 +16,8 @@
 //!
 //! A [`ChangeReader`] reads a tablet's changes after a position, which is a sequence: it survives restarts, and the
 //! log, the files and the tail are all ordered by it. It sees what readers of the table see: batches up to the
-//! visible sequence. It stands at none that the log does not have: such a one could come again after a crash. Files go when everything in them is older than its tablet's retention period; or, the oldest first and with a
-//! warning, when all of them together have more than [`change_log_bytes_max`](crate::options::EngineOptions) bytes.
+//! visible sequence. It stands at none that the log does not have: such a one could come again after a crash. Files go when everything in them is older than its tablet's retention period, though older ones stay; or, the oldest first and with a
+//! warning, when those that are left have more than [`change_log_bytes_max`](crate::options::EngineOptions) bytes.
 //! Whatever goes, by its age too, is remembered first as the [horizon](horizon) of its tablets, in the names of empty files beside them: the
 //! wall clock may be wrong, or set right later. A reader whose position is below is told so, and does not miss anything in silence.
 

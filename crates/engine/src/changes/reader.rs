@@ -109,7 +109,8 @@ impl ChangeReader {
     }
 
     /// What is visible of what follows, wherever it lies: up to about `bytes_max` bytes, one change at least where there
-    /// is one; or nothing, where it has looked long enough for now and [`Self::ready`] says at once that there is more. Blocks.
+    /// is one; or nothing, where it has looked long enough for now and [`Self::ready`] says at once that there is more. An error
+    /// comes by itself: what was read before it is returned first, and the next call meets it. Blocks.
     pub fn read_disk(&mut self, bytes_max: usize) -> Result<Vec<Change>> {
         let through = self.tablet.core().pipeline.recorded();
         let mut read = Gathered { changes: Vec::new(), bytes: 0, bytes_max };
@@ -124,7 +125,8 @@ impl ChangeReader {
                     attempts += 1;
                     self.segment = None;
                 }
-                Err(error) => return Err(error),
+                Err(error) if read.changes.is_empty() => return Err(error),
+                Err(_) => break,
             }
         }
         Ok(read.changes)
@@ -198,7 +200,7 @@ impl ChangeReader {
         };
         let mut file = None;
         for candidate in &known {
-            if !candidate.is_known() {
+            if candidate.known_tablets().is_none() {
                 let Some(left) = turn.looks.checked_sub(1) else {
                     return Ok(Some(Source::Unknown));
                 };

@@ -432,6 +432,42 @@ fn a_damaged_list_costs_its_backup_alone_and_no_file_until_the_backup_is_deleted
 }
 
 #[test]
+fn a_list_that_cannot_be_read_costs_no_table_and_no_file_and_counts_again_once_it_can_be() {
+    let disk = Arc::new(MemoryFiles::new());
+    let (engine, tablet, model, id) = furnished(Arc::clone(&disk) as Arc<dyn Files>);
+    let other = engine.create_tablet(RowRange::all()).unwrap();
+    apply(&other, b"row", vec![put(1, "q", 1000, "served")]);
+    engine.drop_tablet(tablet.id()).unwrap();
+    engine.close().unwrap();
+    drop((engine, tablet));
+    let faults = FaultFiles::new(Arc::clone(&disk) as Arc<dyn Files>);
+    let data = data_files(&disk);
+    for op in [FaultOp::Open, FaultOp::Read] {
+        faults.inject(Fault::new(op).on_path("BACKUP-").sticky());
+        let engine = open(Arc::new(faults.clone()), 2);
+        engine.retain_tablets(&[other.id()]).unwrap();
+        engine.retain_backups(&[id]).unwrap();
+        serve(&engine);
+        assert!(engine.backups().is_empty());
+        let other = engine.tablet(other.id()).unwrap();
+        let rows = scan(&other, RowRange::all(), Projection::all(), false, None).unwrap();
+        assert_eq!(rows.len(), 1, "{op:?}");
+        engine.run_background().unwrap();
+        engine.close().unwrap();
+        let left = data_files(&disk);
+        assert!(data.iter().all(|file| left.contains(file)), "{op:?}");
+        faults.heal();
+    }
+    // What is likely to pass is no reason to do without a backup.
+    faults.inject(Fault::new(FaultOp::Open).on_path("BACKUP-").kind(ErrorKind::Exhausted));
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let refused =
+        Engine::open(env(Arc::new(faults.clone()), clock, 2), Path::new(DIR), tiny_options());
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Exhausted);
+    assert_restores(&open(Arc::new(faults), 2), id, &model);
+}
+
+#[test]
 fn a_table_with_a_damaged_file_is_not_backed_up_and_the_error_names_it() {
     let files = Arc::new(MemoryFiles::new());
     let (engine, tablet, _, backup) = furnished(Arc::clone(&files) as Arc<dyn Files>);
@@ -443,10 +479,13 @@ fn a_table_with_a_damaged_file_is_not_backed_up_and_the_error_names_it() {
     let engine = open(Arc::clone(&files) as Arc<dyn Files>, 2);
     engine.retain_backups(&[backup]).unwrap();
     serve(&engine);
+    apply(&engine.tablet(id).unwrap(), b"row", vec![put(1, "q", 1000, "in memory")]);
+    let before = data_files(&files);
     let error = block_on(engine.create_backup(&[id])).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corruption);
     assert!(error.message().contains(name.trim_end_matches(".sst")), "{error}");
     assert_eq!(engine.backups().len(), 1);
+    assert_eq!(data_files(&files), before, "nothing is flushed in vain");
 }
 
 #[test]

@@ -13,7 +13,8 @@ use tepui_engine::ErrorKind;
 use tepui_engine::cell::{FamilyId, RowBatch, RowRange};
 use tepui_engine::db::{CompressionPolicy, Engine, EngineOptions, Health, SyncMode};
 use tepui_engine::io::{
-    CrashMode, Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles, SeededRng,
+    CrashMode, DirEntry, Fault, FaultFiles, FaultOp, FileLock, Files, ManualClock, MemoryFiles,
+    RandomFile, SeededRng, WritableFile,
 };
 use tepui_engine::manifest::{MetaChange, MetaExpect, MetaStore};
 use tepui_engine::offline::{CatalogEntry, TableTablets};
@@ -845,6 +846,147 @@ fn a_power_cut_while_a_tablet_is_created_leaves_a_directory_that_opens() {
             assert!(opened.unwrap().tablets().is_empty(), "nobody was told of it");
         }
         assert_eq!(files.list(Path::new("/data/tablets")).unwrap(), []);
+    }
+}
+
+/// What runs before a directory is synced.
+type DirHook = Box<dyn Fn(&Path) + Send + Sync>;
+
+/// Files that tell before a directory is synced.
+struct BeforeSyncDir {
+    inner: Arc<MemoryFiles>,
+    hook: Mutex<Option<DirHook>>,
+}
+
+impl std::fmt::Debug for BeforeSyncDir {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BeforeSyncDir").finish_non_exhaustive()
+    }
+}
+
+impl Files for BeforeSyncDir {
+    fn create(&self, path: &Path) -> tepui_engine::Result<Box<dyn WritableFile>> {
+        self.inner.create(path)
+    }
+
+    fn open(&self, path: &Path) -> tepui_engine::Result<Arc<dyn RandomFile>> {
+        self.inner.open(path)
+    }
+
+    fn truncate(&self, path: &Path, len: u64) -> tepui_engine::Result<()> {
+        self.inner.truncate(path, len)
+    }
+
+    fn list(&self, dir: &Path) -> tepui_engine::Result<Vec<DirEntry>> {
+        self.inner.list(dir)
+    }
+
+    fn exists(&self, path: &Path) -> tepui_engine::Result<bool> {
+        self.inner.exists(path)
+    }
+
+    fn create_dir_all(&self, dir: &Path) -> tepui_engine::Result<()> {
+        self.inner.create_dir_all(dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> tepui_engine::Result<()> {
+        self.inner.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> tepui_engine::Result<()> {
+        self.inner.remove(path)
+    }
+
+    fn remove_dir(&self, dir: &Path) -> tepui_engine::Result<()> {
+        self.inner.remove_dir(dir)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> tepui_engine::Result<()> {
+        let hook = self.hook.lock().unwrap().take_if(|_| dir.ends_with("tablets"));
+        if let Some(hook) = hook {
+            hook(dir);
+        }
+        self.inner.sync_dir(dir)
+    }
+
+    fn lock(&self, path: &Path) -> tepui_engine::Result<Box<dyn FileLock>> {
+        self.inner.lock(path)
+    }
+}
+
+/// Opens what a crash has left of a dropped tablet, does what a server does before it serves, and has nothing left.
+fn assert_goes_with_the_next_start(disk: &Arc<MemoryFiles>, what: &str) {
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let environment = env(Arc::clone(disk) as Arc<dyn Files>, clock, 2);
+    let engine = Engine::open(environment, Path::new("/data"), tiny_options()).unwrap();
+    engine.retain_tablets(&[]).unwrap();
+    engine.start().unwrap();
+    engine.run_background().unwrap();
+    for dir in ["tablets", "sst", "values"] {
+        assert_eq!(disk.list(&Path::new("/data").join(dir)).unwrap(), [], "{what}");
+    }
+}
+
+/// Fills the tablet's SSTs and value files.
+fn fill_and_flush(engine: &Engine, tablet: &Tablet) {
+    for n in 0..60 {
+        let value = format!("a value of {n} that is in a file of its own");
+        block_on(tablet.apply(batch(&format!("row-{n:03}"), &value))).unwrap();
+    }
+    block_on(tablet.flush()).unwrap();
+    engine.run_background().unwrap();
+}
+
+#[test]
+fn a_power_cut_while_a_tablet_is_dropped_leaves_nothing_for_longer_than_the_next_start() {
+    let disk = Arc::new(MemoryFiles::new());
+    let files = Arc::new(BeforeSyncDir { inner: Arc::clone(&disk), hook: Mutex::default() });
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let environment = env(Arc::clone(&files) as Arc<dyn Files>, clock, 1);
+    let (engine, tablet) = open_started(environment, tiny_options());
+    fill_and_flush(&engine, &tablet);
+    let id = tablet.id();
+    drop(tablet);
+    let crashed = Arc::new(Mutex::new(Vec::new()));
+    let (housekeeper, of, found) = (Arc::clone(&engine), Arc::clone(&disk), Arc::clone(&crashed));
+    *files.hook.lock().unwrap() = Some(Box::new(move |_| {
+        // It comes by just then.
+        housekeeper.run_background().unwrap();
+        let cut = |seed| Arc::new(of.crashed_copy(CrashMode::Torn, &SeededRng::new(seed)));
+        found.lock().unwrap().extend((0..100).map(cut));
+    }));
+    engine.drop_tablet(id).unwrap();
+    let crashed = std::mem::take(&mut *crashed.lock().unwrap());
+    assert_eq!(crashed.len(), 100);
+    for disk in &crashed {
+        assert_goes_with_the_next_start(disk, "after a power cut");
+    }
+    engine.run_background().unwrap();
+    assert_eq!(disk.list(Path::new("/data/sst")).unwrap(), []);
+}
+
+#[test]
+fn a_tablet_whose_manifest_cannot_be_removed_leaves_nothing_for_longer_than_the_next_start() {
+    for (op, path) in [
+        (FaultOp::Remove, "MANIFEST"),
+        (FaultOp::RemoveDir, "/data/tablets/"),
+        (FaultOp::SyncDir, "/data/tablets"),
+    ] {
+        let disk = Arc::new(MemoryFiles::new());
+        let Faulty { faults, engine, tablet } = faulty(&disk);
+        fill_and_flush(&engine, &tablet);
+        let id = tablet.id();
+        drop(tablet);
+        let ssts = disk.list(Path::new("/data/sst")).unwrap();
+        faults.inject(Fault::new(op).on_path(path));
+        engine.drop_tablet(id).unwrap_err();
+        assert!(engine.tablets().is_empty());
+        engine.run_background().unwrap();
+        assert_eq!(disk.list(Path::new("/data/sst")).unwrap(), ssts, "{op:?}");
+        for seed in 0..30 {
+            let crashed = disk.crashed_copy(CrashMode::Torn, &SeededRng::new(seed));
+            assert_goes_with_the_next_start(&Arc::new(crashed), path);
+        }
     }
 }
 

@@ -675,6 +675,10 @@ fn a_segment_that_cannot_be_read_stays_and_the_others_become_files() {
     };
     assert_eq!(error.kind(), ErrorKind::Io, "{error}");
     assert!(!found.is_empty() && found == changes[..found.len()]);
+    // However large a portion is, the error comes by itself.
+    let mut reader = kept.tablet.changes_after(begun);
+    assert_eq!(reader.read_disk(1 << 20).unwrap(), found);
+    assert_eq!(reader.read_disk(1 << 20).unwrap_err().kind(), ErrorKind::Io);
     let behind = kept.tablet.changes_after(changes[40].last_seq).read_disk(1 << 20).unwrap();
     assert_eq!(behind, changes[41..]);
 

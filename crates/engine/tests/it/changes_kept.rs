@@ -255,6 +255,65 @@ fn history_whose_time_is_over_goes_without_a_sync_for_each_file() {
     assert_eq!(kept.read(begun, 1 << 20).unwrap_err().kind(), ErrorKind::Expired);
 }
 
+/// Two files with changes of the second tablet, which keeps them for a week, and between them many with changes of the first alone, which
+/// keeps them for a day: the changes of each.
+fn sparse(kept: &Kept) -> [Vec<Change>; 2] {
+    kept.other.keep_changes(Some(7 * DAY));
+    let first = apply(&kept.other, batch(1, 10)).unwrap();
+    let between = fill(kept, 800);
+    let last = apply(&kept.other, batch(2, 10)).unwrap();
+    block_on(kept.other.flush()).unwrap();
+    fill(kept, 20);
+    assert!(kept.engine.change_figures().files > 66, "{:?}", kept.engine.change_figures());
+    [between, vec![first, last]]
+}
+
+#[test]
+fn files_whose_time_is_over_go_from_between_those_that_others_still_read() {
+    let kept = Kept::open(Arc::new(MemoryFiles::new()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let [between, others] = sparse(&kept);
+    let mut reader = kept.tablet.changes_after(begun);
+    let read = reader.read_disk(10_000).unwrap();
+    assert!(!read.is_empty() && read == between[..read.len()]);
+    kept.clock.advance_micros(2 * DAY.as_micros() as u64);
+    kept.engine.run_background().unwrap();
+    assert_eq!(kept.engine.change_figures().files, 2);
+    let mut other = kept.other.changes_after(begun);
+    assert_eq!(other.read_disk(1 << 20).unwrap(), others);
+    assert_eq!(reader.read_disk(1 << 20).unwrap_err().kind(), ErrorKind::Expired);
+
+    // Nor does a longer period make a reader miss them in silence.
+    kept.tablet.keep_changes(Some(7 * DAY));
+    for position in [begun, between[0].last_seq, between[400].last_seq] {
+        assert_eq!(kept.read(position, 1 << 20).unwrap_err().kind(), ErrorKind::Expired);
+    }
+    let late = fill(&kept, 20);
+    let from = kept.tablet.changes_after(late[0].last_seq).read_disk(1 << 20).unwrap();
+    assert_eq!(from, late[1..]);
+}
+
+#[test]
+fn what_nobody_may_read_any_more_goes_before_the_limit_takes_what_somebody_may() {
+    let files = MemoryFiles::new();
+    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let [_, others] = sparse(&kept);
+    let bytes = kept.engine.change_figures().file_bytes;
+    kept.engine.close().unwrap();
+    drop(kept);
+    // Nobody has looked into any file yet.
+    let options = EngineOptions { change_log_bytes_max: bytes / 2, ..options() };
+    let kept = Kept::open_at(Arc::new(files), options, clock_at(2)).unwrap();
+    kept.other.keep_changes(Some(7 * DAY));
+    kept.engine.run_background().unwrap();
+    let figures = kept.engine.change_figures();
+    assert!(figures.files >= 2 && figures.file_bytes < bytes / 10, "{figures:?}");
+    assert_eq!(figures.dropped_bytes, 0);
+    let read = kept.other.changes_after(begun).read_disk(1 << 20).unwrap();
+    assert_eq!(read, others);
+}
+
 #[test]
 fn no_position_that_a_stream_was_given_comes_again_after_the_clock_was_ahead() {
     let files = MemoryFiles::new();

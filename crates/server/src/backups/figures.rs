@@ -81,9 +81,9 @@ impl Backups {
         }
     }
 
-    /// Counts a failure, unless a client wanted it, who cancelled it or deleted its instance.
+    /// Counts a [failure](is_failure).
     pub(super) fn count_failure(&self, job: Job, error: &Error) {
-        if !matches!(error.kind(), Code::Cancelled | Code::Aborted)
+        if is_failure(error)
             && let Some(count) = self.figures.failures.get(job as usize)
         {
             count.fetch_add(1, Ordering::Relaxed);
@@ -123,4 +123,9 @@ impl Backups {
         figures.held_bytes.store(self.engine.backup_held_bytes(), Ordering::Relaxed);
         figures.automated_micros.store(oldest.unwrap_or(0), Ordering::Relaxed);
     }
+}
+
+/// Whether an operation failed, and no client wanted that, who cancelled it or deleted its instance.
+pub(super) fn is_failure(error: &Error) -> bool {
+    !matches!(error.kind(), Code::Cancelled | Code::Aborted)
 }

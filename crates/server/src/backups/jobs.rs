@@ -9,7 +9,7 @@ use tepui_bigtable::error::{Code, Error, Result};
 use tepui_engine::backup::Backup;
 use tepui_engine::db::Health;
 
-use super::figures::Job;
+use super::figures::{Job, is_failure};
 use super::record::BackupRecord;
 use super::{Backups, kind_of, times};
 use crate::api::admin;
@@ -103,12 +103,34 @@ impl Backups {
         let operation = handle.operation()?;
         let made = name.to_owned();
         let started = self.spawn(place, handle, job, move |backups, handle| {
-            backups.make(&made, incarnation, handle, metadata)
+            backups.make_as(job, &made, incarnation, handle, metadata)
         });
         if started.is_err() {
             self.give_up(name, incarnation);
         }
         started.map(|()| operation)
+    }
+
+    /// Makes a backup. The table of an automated one that fails rests before the next.
+    fn make_as(
+        &self,
+        job: Job,
+        name: &str,
+        incarnation: u64,
+        handle: &Handle,
+        metadata: admin::CreateBackupMetadata,
+    ) -> Result<prost_types::Any> {
+        let table = metadata.source_table.clone();
+        let made = self.make(name, incarnation, handle, metadata);
+        match &made {
+            _ if job != Job::Automated => {}
+            Ok(_) => self.rests.made(&table),
+            Err(error) if is_failure(error) => {
+                self.rests.failed(&table, self.env.clock.monotonic_micros());
+            }
+            Err(_) => {}
+        }
+        made
     }
 
     /// Makes the engine's backup for an entry, and the entry READY.
@@ -401,7 +423,7 @@ impl Backups {
                         let job = stored.map_or(Job::Create, Job::of);
                         self.spawn(self.take_place(), handle, job, move |backups, handle| {
                             let name = metadata.name.clone();
-                            backups.make(&name, incarnation, handle, metadata)
+                            backups.make_as(job, &name, incarnation, handle, metadata)
                         })?;
                     }
                 }

@@ -21,6 +21,7 @@
 //! | limits of times | `times.rs` |
 //! | filters, orders and pages of lists | `filter.rs`, `page.rs` |
 //! | what time does: expiry, hot to standard, policies | `sweep.rs` |
+//! | how long tables rest whose automated backup failed | `rests.rs` |
 //! | what metrics tell | `figures.rs` |
 
 mod figures;
@@ -28,6 +29,7 @@ mod filter;
 mod jobs;
 mod page;
 pub mod record;
+mod rests;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -55,6 +57,7 @@ use figures::Figures;
 use filter::Filter;
 use page::Order;
 use record::BackupRecord;
+use rests::Rests;
 
 /// The backups of one server.
 pub struct Backups {
@@ -66,6 +69,7 @@ pub struct Backups {
     operations: Arc<Operations>,
     /// Threads that work for operations.
     jobs: AtomicUsize,
+    rests: Rests,
     figures: Figures,
 }
 
@@ -104,14 +108,23 @@ impl Backups {
         let named: Vec<BackupId> =
             all.iter().filter_map(|(_, stored)| stored.value.made_id()).collect();
         engine.retain_backups(&named)?;
-        let (jobs, figures) = (AtomicUsize::new(0), Figures::default());
-        let backups = Self { env, engine, tables, instances, resources, operations, jobs, figures };
+        let backups = Self {
+            env,
+            engine,
+            tables,
+            instances,
+            resources,
+            operations,
+            jobs: AtomicUsize::new(0),
+            rests: Rests::default(),
+            figures: Figures::default(),
+        };
         for (name, stored) in &all {
             let made = stored.value.made_id();
             if made.is_some_and(|id| backups.whole(id).is_none()) {
                 tracing::error!(
                     backup = name,
-                    "the data directory does not have this backup's list of files: it cannot be restored; delete it"
+                    "the data directory has no list of this backup's files that can be read: it cannot be restored; start again with the list in its place, or delete the backup"
                 );
             }
         }

@@ -46,7 +46,14 @@ impl Backups {
             }
         }
         let made = Automated::among(&all, now);
+        self.rests.retain(|table| {
+            self.tables.get(table).is_ok_and(|entry| entry.record.backup_policy().is_some())
+        });
+        let monotonic = self.env.clock.monotonic_micros();
         for entry in self.tables.all() {
+            if self.rests.has(&entry.record.name, monotonic) {
+                continue;
+            }
             let error = match self.back_up_by_policy(&entry.record, now, &made) {
                 Ok(true) => continue,
                 // Enough are under way; the others have their turn at the next sweep.

@@ -1,5 +1,7 @@
 //! Backups that a policy asks for.
 
+use tepui_engine::error::ErrorKind;
+
 use super::*;
 
 #[test]
@@ -138,4 +140,61 @@ fn automated_backups_wait_in_silence_for_others_and_fail_aloud_for_want_of_room(
         handle.finish(Ok(empty.clone())).unwrap();
     }
     assert!(place.names(&listing("projects/p/instances/i/clusters/-")).0.is_empty());
+}
+
+#[test]
+fn a_table_whose_automated_backup_fails_is_tried_less_and_less_often_until_one_is_made() {
+    let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    let place = with_table(Arc::new(faults.clone()));
+    place.set_policy(Some(7));
+    let minutes = |minutes: usize| -> Vec<usize> {
+        let failures = || place.backups.figures().failures[1].1;
+        let tried = (0..minutes).filter(|_| {
+            let before = failures();
+            place.backups.sweep();
+            place.idle();
+            place.pass(HOUR / 60);
+            failures() > before
+        });
+        tried.collect()
+    };
+    let no_room = || {
+        let full = Fault::new(FaultOp::Append).on_path("BACKUP-").kind(ErrorKind::NoSpace);
+        faults.inject(full.sticky());
+    };
+    no_room();
+    assert_eq!(minutes(250), [0, 1, 3, 7, 15, 31, 63, 123, 183, 243]);
+    faults.heal();
+    assert_eq!(minutes(60), [0; 0]);
+    let made = || place.names(&listing("projects/p/instances/i/clusters/-")).0.len();
+    assert_eq!(made(), 1);
+
+    // From the beginning, for the next one, and for a policy that was set anew.
+    no_room();
+    place.pass(DAY);
+    assert_eq!(minutes(5), [0, 1, 3]);
+    place.set_policy(None);
+    place.swept();
+    place.set_policy(Some(7));
+    assert_eq!(minutes(5), [0, 1, 3]);
+}
+
+#[test]
+fn a_table_of_which_a_file_does_not_open_is_not_flushed_for_its_policy_again_and_again() {
+    let disk = MemoryFiles::new();
+    let faults = FaultFiles::new(Arc::new(disk.clone()));
+    let place = with_table(Arc::new(faults.clone()));
+    pollster::block_on(place.tablet(TABLE).flush()).unwrap();
+    let ssts = || disk.list(Path::new("/data/sst")).unwrap().len();
+    faults.inject(Fault::new(FaultOp::Open).on_path(".sst").kind(ErrorKind::Exhausted));
+    let place = place.restart();
+    let before = ssts();
+    place.set_policy(Some(7));
+    for minute in 0..3 {
+        place.set("row", &format!("of minute {minute}"));
+        place.backups.sweep();
+        place.idle();
+        place.pass(HOUR / 60);
+    }
+    assert_eq!((place.backups.figures().failures[1].1, ssts()), (2, before));
 }
