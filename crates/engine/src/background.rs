@@ -5,7 +5,7 @@
 //! for it ([`crate::pressure`]) leaves it the processor.
 
 use std::cmp::Reverse;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -182,8 +182,8 @@ fn by_urgency(tablets: &[Arc<Tablet>]) -> Vec<&Arc<Tablet>> {
 /// The next compaction: what an edit does, then the most urgent tablet, then what reads have paid for and garbage in turn; of
 /// garbage that of value files and of SSTs in turn, too, since there may be always one more of each, and value files rest beside reads.
 pub(crate) fn claim_next(core: &Core, tablets: &[Arc<Tablet>]) -> Option<Claim> {
-    let reclaim = || tablets.iter().find_map(|tablet| tablet.claim_to_reclaim());
-    let collect = || tablets.iter().find_map(|tablet| tablet.claim_to_collect());
+    let reclaim = || after(&core.reclaimed_last, tablets, |tablet| tablet.claim_to_reclaim());
+    let collect = || after(&core.collected_last, tablets, |tablet| tablet.claim_to_collect());
     let garbage = || in_turn(&core.has_reclaimed, reclaim, collect);
     let for_reads = || {
         let mut paying: Vec<_> = tablets.iter().filter(|tablet| tablet.looks() > 0).collect();
@@ -194,6 +194,21 @@ pub(crate) fn claim_next(core: &Core, tablets: &[Arc<Tablet>]) -> Option<Claim> 
     claim_expired(tablets)
         .or_else(|| by_urgency(tablets).iter().find_map(|tablet| tablet.claim_by_shape()))
         .or_else(for_reads_or_garbage)
+}
+
+/// A claim of the tablets in turn, which are in the order of their numbers: one may always have one more, and is not to have all the
+/// others wait.
+pub(crate) fn after<T>(
+    last: &AtomicU64,
+    tablets: &[Arc<Tablet>],
+    claim: impl Fn(&Arc<Tablet>) -> Option<T>,
+) -> Option<T> {
+    let had = last.load(Ordering::Relaxed);
+    let (had, next) = tablets.split_at(tablets.partition_point(|tablet| tablet.id().0 <= had));
+    let mut claims = next.iter().chain(had).filter_map(|tablet| Some((tablet, claim(tablet)?)));
+    let (tablet, claim) = claims.next()?;
+    last.store(tablet.id().0, Ordering::Relaxed);
+    Some(claim)
 }
 
 fn claim_expired(tablets: &[Arc<Tablet>]) -> Option<Claim> {

@@ -48,6 +48,9 @@ pub(crate) struct Core {
     pub(crate) engine: OnceLock<Weak<Engine>>,
     /// Compactions whose parts any compaction thread may do.
     pub(crate) offers: Offers,
+    /// The tablets of which garbage of value files was claimed last, and that of SSTs.
+    pub(crate) reclaimed_last: AtomicU64,
+    pub(crate) collected_last: AtomicU64,
     /// Whether the last garbage that was claimed was of value files.
     pub(crate) has_reclaimed: AtomicBool,
     /// The last compaction that nobody waited for was one that reads had paid for.
@@ -132,6 +135,8 @@ impl Core {
             space,
             engine: OnceLock::new(),
             offers: Offers::default(),
+            reclaimed_last: AtomicU64::new(0),
+            collected_last: AtomicU64::new(0),
             has_reclaimed: AtomicBool::new(false),
             has_merged_for_reads: AtomicBool::new(false),
             merges: AtomicU64::new(0),

@@ -191,6 +191,15 @@ impl<T> Drop for Sender<T> {
 #[derive(Debug)]
 pub(crate) struct Receiver<T>(Arc<Mutex<Slot<T>>>);
 
+impl<T> Drop for Receiver<T> {
+    /// Who waited goes away: its task is not to be kept for as long as a disk that stands still keeps the sender.
+    fn drop(&mut self) {
+        let waiter = lock(&self.0).waiter.take();
+        // Without the lock, since a task may go with it.
+        drop(waiter);
+    }
+}
+
 impl<T> Future for Receiver<T> {
     type Output = Option<T>;
 
@@ -291,5 +300,17 @@ mod tests {
         let (answer, waiting) = channel::<u32>();
         drop(waiting);
         answer.send(1);
+    }
+
+    #[test]
+    fn who_gives_up_waiting_leaves_nothing_of_its_task_behind() {
+        let waiter = Arc::<Counter>::default();
+        let (answer, mut waiting) = channel::<u32>();
+        assert!(poll(&mut waiting, &Waker::from(waiter.clone())).is_pending());
+        assert_eq!(Arc::strong_count(&waiter), 2);
+        drop(waiting);
+        assert_eq!(Arc::strong_count(&waiter), 1);
+        answer.send(1);
+        assert_eq!(waiter.0.load(Ordering::SeqCst), 0);
     }
 }

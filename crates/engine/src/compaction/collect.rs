@@ -68,6 +68,8 @@ pub(crate) struct CollectInputs<'a> {
     pub(crate) now_micros: i64,
     /// No write came for `gc_idle_ms`: merging for versions alone is worth while.
     pub(crate) idle: bool,
+    /// What was rewritten of a small tablet for little was so long ago.
+    pub(crate) eager: bool,
     /// Bytes of the tablet's SSTs.
     pub(crate) tablet_bytes: u64,
     /// The disk fills: what gives space back is worth whatever it takes.
@@ -254,7 +256,7 @@ fn merge_for_versions(
     let wanted = |file: &Arc<SstRef>| file.level < LAST_LEVEL && shadowed(file) && counts(file);
     // How many of the versions below go nobody knows before, but for no more of them than there are above.
     let small = inputs.tablet_bytes <= COLLECT_EAGER_BYTES;
-    let in_any_case = if small { u64::MAX } else { 0 };
+    let in_any_case = if small && inputs.eager { u64::MAX } else { 0 };
     worth_it(picks_down(version, shape, Reason::Collect, busy, &wanted), in_any_case, inputs)
 }
 

@@ -30,6 +30,8 @@
 //! several flushes. Shallow ones wait for it, unless level 0 holds too much. While what is older goes
 //! down and level 0 still grows too deep, the newer files are merged *within* level 0.
 //!
+//! Small flushes are merged with each other also where they share no rows, once they are [many](super::shape).
+//!
 //! Of a tiered tablet, columns go down only while level 0 is heavy, all the way to the last level. Otherwise its *runs*,
 //! flushes and what became of them, are merged with each other: of all runs that are next to each other in age those
 //! that take the fewest bytes for each run that there is less afterwards, which are of like size:
@@ -64,7 +66,7 @@ const WITHIN_L0_MEMTABLES_MAX: u64 = 2;
 pub(crate) enum Reason {
     /// Too many L0 sublevels.
     L0,
-    /// Too many L0 sublevels, and what they would be merged with is busy: merged with each other.
+    /// Too many L0 sublevels, and what they would be merged with is busy; or too many small flushes: merged with each other.
     WithinL0,
     /// A level over its target.
     Size,
@@ -227,6 +229,7 @@ pub(crate) fn pick_by_shape(
             _ => pick_from_level(version, shape, *level, busy),
         }),
     };
+    let pick = pick.or_else(|| within_l0(shape.crowd.clone(), busy));
     if pick.is_some() {
         return pick;
     }
@@ -423,9 +426,14 @@ fn pick_within_l0(
     };
     let ages = ages(files).into_iter().filter_map(|age| files.get(age));
     let inputs: Vec<Arc<SstRef>> = ages.take_while(is_small).flatten().cloned().collect();
-    let span = span_of(&inputs)?;
     let few = sublevels::arrange(&inputs).len() < WITHIN_L0_DEPTH_MIN;
-    if few || busy.keeps_from(&inputs, 0, &span) {
+    if few { None } else { within_l0(inputs, busy) }
+}
+
+/// Ages of level 0 next to each other made one.
+fn within_l0(inputs: Vec<Arc<SstRef>>, busy: &Busy) -> Option<Pick> {
+    let span = span_of(&inputs)?;
+    if busy.keeps_from(&inputs, 0, &span) {
         return None;
     }
     Some(Pick { reason: Reason::WithinL0, inputs, output_level: 0, bottommost: false })
@@ -507,12 +515,7 @@ fn pick_runs(version: &Version, shape: &Shape, busy: &Busy) -> Option<Pick> {
 
 /// Runs next to each other made one.
 fn merge_runs(runs: &[AgeRun], busy: &Busy) -> Option<Pick> {
-    let inputs: Vec<_> = runs.iter().flat_map(|run| run.files.clone()).collect();
-    let span = span_of(&inputs)?;
-    if busy.keeps_from(&inputs, 0, &span) {
-        return None;
-    }
-    Some(Pick { reason: Reason::WithinL0, inputs, output_level: 0, bottommost: false })
+    within_l0(runs.iter().flat_map(|run| run.files.clone()).collect(), busy)
 }
 
 /// The file of `level` that drags along the fewest bytes per byte of its own, with those beside it that drag

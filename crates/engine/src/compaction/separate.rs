@@ -10,7 +10,7 @@
 //! The job's value files are finished and synced before its SSTs count, since an edit of the manifest follows the
 //! whole part of a job. Families with an aggregate keep their values: they are small, and operands combine with them.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -31,8 +31,8 @@ use crate::values::{NamedValues, ValueFileWriter, ValuePointer, ValueWindows};
 pub(crate) struct ValueInputs {
     /// Named by the job, so that they outlive its inputs.
     pub(crate) files: NamedValues,
-    /// Those whose values it moves.
-    pub(crate) to_move: HashSet<FileId>,
+    /// Those whose values it moves, each with the bytes that its inputs name there.
+    pub(crate) to_move: HashMap<FileId, u64>,
 }
 
 /// What a job did to value files.
@@ -184,7 +184,7 @@ impl<'a> Separator<'a> {
     /// report: a compaction that failed for it would stop the tablet.
     fn take_out(&mut self, pointer: &[u8]) -> Result<Option<Bytes>> {
         let Ok(pointer) = ValuePointer::decode(pointer) else { return Ok(None) };
-        if !self.inputs.to_move.contains(&pointer.file) {
+        if !self.inputs.to_move.contains_key(&pointer.file) {
             return Ok(None);
         }
         let Some(file) = self.inputs.files.get(pointer.file) else { return Ok(None) };
@@ -237,6 +237,11 @@ impl Drop for Separator<'_> {
 impl ValueInputs {
     /// Those of a flush: none.
     pub(crate) fn none() -> Self {
-        Self { files: NamedValues::none(), to_move: HashSet::new() }
+        Self { files: NamedValues::none(), to_move: HashMap::new() }
+    }
+
+    /// Bytes of values that it moves.
+    pub(crate) fn moved_bytes(&self) -> u64 {
+        self.to_move.values().sum()
     }
 }

@@ -25,14 +25,28 @@
 //! reasons: it has many sublevels, which are then merged with each other, or it is large beside the last level, both with
 //! the values that their files name elsewhere.
 //!
+//! # Crowds
+//!
+//! A tablet that is written to now and then has many small flushes: garbage is looked for where it is idle, and the log lets go of old
+//! segments. Those of rows in order, or of single ones, share none, and so make neither sublevels nor weight, but each is a file that is
+//! open, with its parts in memory. So where many such flushes are next to each other in age, they are merged within level 0:
+//!
+//! ```text
+//! newest  1 1 1 1 1 1 7 ... 3 8 9    up to the last that is not larger than all that is newer, which is the 9:
+//! ```
+//!
+//! what is written again comes to lie in a file of about twice its size, at least.
+//!
 //! # Tombstones
 //!
 //! What tombstones hide is garbage that a scan pays for, and they go only where they meet it. So a file above
 //! the last level is *dense* when its tombstones are a quarter of the rows that it lies over in the next level:
 //! merged, they take away at least about that part of what is rewritten.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use super::ages::ages;
 use super::sublevels::{self, Run, overlapping};
 use crate::cell::RowRange;
 use crate::manifest::{LEVELS, SstRef, Version};
@@ -54,6 +68,14 @@ const DENSE_TOMBSTONES_MIN: u64 = 64;
 /// than three live rows would be rewritten for each that goes; with more, scans would pass more dead rows
 /// than live ones.
 const DENSE_SHARE: u64 = 4;
+
+/// Ages of level 0 that are a crowd, where each is small. More would be more files, for each idle tablet; fewer would write the same rows
+/// again more often, where what is written is little in any case.
+const CROWD_AGES_MIN: usize = 32;
+
+/// The part of a target size that a small age has at most: an eighth. Larger ones are few before their bytes are due for the next level;
+/// with less, as many files as there are would be as small for good.
+const CROWD_AGE_PART: u64 = 8;
 
 /// Bytes of a merge that goes on to a level, over those that it has so far, where that is more than level 0 may hold: three times, so that
 /// a load's column of all of level 0, over levels that hold about as much each, may go to the last one at once. Over two levels that
@@ -109,6 +131,8 @@ pub(crate) struct Shape {
     pub(crate) dense: Vec<Arc<SstRef>>,
     /// Files that dropped rows have cut into too many pieces.
     pub(crate) tattered: Vec<Arc<SstRef>>,
+    /// Files of level 0, next to each other in age, that are to be merged for their number; see the module.
+    pub(crate) crowd: Vec<Arc<SstRef>>,
     /// Bytes of SSTs that compactions have to read and write until every level is within its target, roughly. It is
     /// a continuous function of the sizes of the levels: it neither leaps when a threshold is crossed nor
     /// when a compaction begins.
@@ -166,6 +190,7 @@ impl Shape {
             style,
             dense: dense(version, &targets, contents),
             tattered: tattered(version),
+            crowd: crowd(version, options),
             targets,
             at_rest,
             sublevels,
@@ -215,7 +240,7 @@ impl Shape {
 
     /// How urgent its most urgent compaction is; below 1.0 none is due.
     pub(crate) fn score(&self) -> f64 {
-        let due = !(self.dense.is_empty() && self.tattered.is_empty());
+        let due = !(self.dense.is_empty() && self.tattered.is_empty() && self.crowd.is_empty());
         let least = if due { 1.0 } else { 0.0 };
         self.scores.first().map_or(least, |(score, _)| *score)
     }
@@ -389,6 +414,34 @@ fn tattered(version: &Version) -> Vec<Arc<SstRef>> {
         }
     }
     tattered
+}
+
+/// Of the newest crowd, what is to be merged.
+fn crowd(version: &Version, options: &EngineOptions) -> Vec<Arc<SstRef>> {
+    let files = level_files(version, 0);
+    if files.len() < CROWD_AGES_MIN {
+        return Vec::new();
+    }
+    let bytes_of = |age: &Range<usize>| -> u64 {
+        files.get(age.clone()).into_iter().flatten().map(|file| file.bytes).sum()
+    };
+    let small = options.target_file_bytes / CROWD_AGE_PART;
+    let ages: Vec<(u64, Range<usize>)> =
+        ages(files).into_iter().map(|age| (bytes_of(&age), age)).collect();
+    let is_crowd = |run: &&[(u64, Range<usize>)]| {
+        run.len() >= CROWD_AGES_MIN && run.iter().all(|(bytes, _)| *bytes <= small)
+    };
+    let mut runs = ages.chunk_by(|(a, _), (b, _)| (*a <= small) == (*b <= small));
+    let Some(run) = runs.find(is_crowd) else { return Vec::new() };
+    let (mut newer, mut last) = (0, 0);
+    for (at, (bytes, _)) in run.iter().enumerate() {
+        if *bytes <= newer {
+            last = at;
+        }
+        newer += bytes;
+    }
+    let merged = run.iter().take(last + 1).filter_map(|(_, age)| files.get(age.clone()));
+    merged.flatten().cloned().collect()
 }
 
 #[cfg(test)]

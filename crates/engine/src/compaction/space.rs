@@ -49,6 +49,14 @@ struct State {
     lacking_bytes: Option<u64>,
 }
 
+impl State {
+    /// What has to be free for a job that may write so many bytes.
+    fn needed(&self, bytes: u64, is_level_zero: bool, reserve: u64) -> u64 {
+        let promised = if is_level_zero { 0 } else { self.promised_bytes };
+        bytes.saturating_add(promised).saturating_add(reserve)
+    }
+}
+
 impl Space {
     pub(crate) fn new(files: Arc<dyn Files>, dir: PathBuf, options: &EngineOptions) -> Arc<Self> {
         let log = options.log_segment_bytes.saturating_mul(RESERVED_SEGMENTS);
@@ -76,12 +84,12 @@ impl Space {
         let known = self.free_and_reserve();
         let free = known.map(|(free, _)| free);
         let mut state = self.lock();
-        let promised = if is_level_zero { 0 } else { state.promised_bytes };
-        let needed = |reserve: u64| bytes.saturating_add(promised).saturating_add(reserve);
+        let needed = |reserve| state.needed(bytes, is_level_zero, reserve);
         if let Some((free, reserve)) = known
             && free < needed(reserve)
         {
-            return Err(Self::lacking(&mut state, (free, reserve), needed(reserve)));
+            let needed = needed(reserve);
+            return Err(Self::lacking(&mut state, (free, reserve), needed));
         }
         if state.lacking_bytes.is_some_and(|lacking| free.is_none_or(|free| free >= lacking)) {
             state.lacking_bytes = None;
@@ -89,6 +97,12 @@ impl Space {
         }
         state.promised_bytes = state.promised_bytes.saturating_add(bytes);
         Ok(Promise { space: Arc::clone(self), left: AtomicU64::new(bytes) })
+    }
+
+    /// Bytes that a job with so many would have room for beside them; without end where nobody knows.
+    pub(crate) fn left_beside(&self, bytes: u64, is_level_zero: bool) -> u64 {
+        let Some((free, reserve)) = self.free_and_reserve() else { return u64::MAX };
+        free.saturating_sub(self.lock().needed(bytes, is_level_zero, reserve))
     }
 
     /// Whether a job is put off for it.

@@ -29,6 +29,9 @@ use crate::io::{Files, RandomFile};
 /// megabytes of data.
 const INDEX_ROWS_PARTITIONS_MIN: usize = 16;
 
+/// Rows that divide a file, each with the bytes of data blocks before it.
+type IndexRows = Vec<(Vec<u8>, u64)>;
+
 /// An open SST. Shared between threads; the file stays open while anything refers to it, so it may be
 /// removed from its directory meanwhile.
 pub struct SstReader {
@@ -276,10 +279,10 @@ impl SstReader {
 
     /// Rows that divide the file, ascending, each with the bytes of data blocks before it: those between
     /// index partitions where there are many, without I/O; those between data blocks where there are few,
-    /// which reads (blocking) the partitions that are not cached. A row may be the beginning of one that is
-    /// there, and need not be in the file.
-    pub fn index_rows(self: &Arc<Self>) -> Result<Vec<(Vec<u8>, u64)>> {
-        let mut out: Vec<(Vec<u8>, u64)> = Vec::new();
+    /// which reads (blocking) the partitions that are not cached. Of one that cannot be read its end alone: whoever reads its rows is told
+    /// of the damage. A row may be the beginning of one that is there, and need not be in the file.
+    pub fn index_rows(self: &Arc<Self>) -> Result<IndexRows> {
+        let mut out = IndexRows::new();
         let mut add = |row: Vec<u8>, data_end: u64| match out.last_mut() {
             // One row over several blocks: all of it lies before what follows.
             Some((last, end)) if *last == row => *end = data_end,
@@ -288,22 +291,39 @@ impl SstReader {
         let coarse = self.top.len() >= INDEX_ROWS_PARTITIONS_MIN;
         for top_at in 0..self.top.len() {
             let entry = self.at_top(self.top_entry(top_at))?;
-            if coarse {
-                let separator = self.at_top(self.top.separator(top_at))?;
-                add(separator_row(&separator), entry.data_end);
-                continue;
-            }
-            let handle = entry.handle;
-            let id = PartitionId::Index(top_at);
-            let block = self.request_partition(id, handle, Fill::Nothing).load_blocking()?;
-            let here = |m: Malformed| self.damaged(handle.offset, m.what);
-            let index = block.index().map_err(here)?;
-            for at in 0..index.len() {
-                let entry = self.data_entry(index, at).map_err(here)?;
-                add(separator_row(&index.separator(at).map_err(here)?), entry.data_end);
+            let within = if coarse { None } else { self.partition_rows(top_at, entry.handle)? };
+            match within {
+                Some(rows) => {
+                    for (row, data_end) in rows {
+                        add(row, data_end);
+                    }
+                }
+                None => {
+                    let separator = self.at_top(self.top.separator(top_at))?;
+                    add(separator_row(&separator), entry.data_end);
+                }
             }
         }
         Ok(out)
+    }
+
+    /// The rows between the data blocks of an index partition, each with the bytes up to it; `None` of one that cannot be read.
+    fn partition_rows(self: &Arc<Self>, at: usize, handle: Handle) -> Result<Option<IndexRows>> {
+        let request = self.request_partition(PartitionId::Index(at), handle, Fill::Nothing);
+        let rows = request.load_blocking().and_then(|block| {
+            let here = |m: Malformed| self.damaged(handle.offset, m.what);
+            let index = block.index().map_err(here)?;
+            let row = |at| {
+                let entry = self.data_entry(index, at).map_err(here)?;
+                Ok((separator_row(&index.separator(at).map_err(here)?), entry.data_end))
+            };
+            (0..index.len()).map(row).collect()
+        });
+        match rows {
+            Ok(rows) => Ok(Some(rows)),
+            Err(error) if matches!(error.kind(), ErrorKind::Corruption | ErrorKind::Io) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     pub(super) fn top(&self) -> &IndexBlock {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::cell::{RowRange, SEQ_COUNTER_BITS, SEQ_MAX};
+use crate::cell::{FamilyId, RowRange, SEQ_COUNTER_BITS, SEQ_MAX};
 use crate::compaction::beneath::files_beneath;
 use crate::compaction::collect::{self, CollectInputs, Freed};
 use crate::compaction::cuts::CutRule;
@@ -34,6 +34,11 @@ use super::Tablet;
 use super::drop_rows::{RunningJob, cut_out};
 use super::merge::Merge;
 use super::view::{OpenFiles, View};
+
+/// Bytes a second that merges for versions, deletions and the like write on average of a small tablet, whatever comes of them: a writer that pauses
+/// again and again would have a tablet of a quarter of a gigabyte rewritten at each pause. So that waits for a quarter of an hour, and a tablet of
+/// a megabyte for four seconds.
+const EAGER_BYTES_PER_SECOND: u64 = 256 << 10;
 
 /// How long the outputs of a collection are left alone, in microseconds. Where cells expire all the time
 /// there is always one more; a small tablet would be rewritten without a pause. Shorter wears the disk,
@@ -168,7 +173,7 @@ impl Tablet {
         if self.is_dropped() || now < jobs.collect_at {
             return None;
         }
-        if idle && self.memory_may_hold_garbage(&schema) {
+        if idle && self.memory_may_hold_garbage(&schema, self.core.expiry_micros()) {
             self.rotate_now();
         }
         jobs.rests_until.retain(|_, until| *until > now);
@@ -188,6 +193,7 @@ impl Tablet {
         let rewrite_age_micros = options.rewrite_age_ms.saturating_mul(1000);
         let compacts_by = self.for_compactions(&schema);
         let blocked = self.blocked(&jobs);
+        let eager = now >= jobs.eager_at;
         let dues = jobs.dues.by(&compacts_by);
         dues.retain(|id, _| view.files.contains_key(id));
         let collector = (!Arc::ptr_eq(&compacts_by, &schema)).then_some(schema.as_ref());
@@ -196,6 +202,7 @@ impl Tablet {
             collector,
             now_micros: self.core.expiry_micros(),
             idle: idle && view.waiting.is_empty(),
+            eager,
             tablet_bytes: view.version.total_bytes(),
             tight: self.core.space.is_tight(),
             rewrite_age_micros: i64::try_from(rewrite_age_micros).unwrap_or(i64::MAX),
@@ -212,10 +219,21 @@ impl Tablet {
         Some(self.claim(&mut jobs, pick))
     }
 
-    /// Whether the active memtable has something that a compaction would take away, or take others away by.
-    fn memory_may_hold_garbage(&self, schema: &TabletSchema) -> bool {
-        let rules = schema.families.values().any(|f| f.gc.is_some());
-        self.active_bytes() > 0 && (rules || self.view.load().active.tombstones() > 0)
+    /// Whether the active memtable has something that a compaction would take away, or take others away by, and none waits for its
+    /// flush: flushes that are behind are not to be given a small one for each pause of a writer.
+    fn memory_may_hold_garbage(&self, schema: &TabletSchema, now_micros: i64) -> bool {
+        let view = self.view.load();
+        if self.active_bytes() == 0 || !view.waiting.is_empty() {
+            return false;
+        }
+        let may_go = |family: FamilyId, at: i64| {
+            let rule = schema.family(family).and_then(|f| f.gc.as_ref());
+            // How many newer ones there are nobody knows before they are merged.
+            rule.is_some_and(|rule| rule.collects(u32::MAX, at, now_micros))
+        };
+        let families = view.active.families();
+        view.active.tombstones() > 0
+            || families.iter().any(|f| f.timestamp_min.is_some_and(|at| may_go(f.family, at)))
     }
 
     /// Whether the active memtable has had cells for long that rules let go. While it is written to, nothing but its size has
@@ -431,9 +449,13 @@ impl Claim {
             return Ok(());
         }
         let is_level_zero = matches!(pick.reason, Reason::L0 | Reason::WithinL0);
-        let room = Arc::new(tablet.core.space.promise(pick.input_bytes(), is_level_zero)?);
+        let space = &tablet.core.space;
         // Held until the outputs are installed, which may name the same files.
-        let values = Arc::new(tablet.value_inputs(&view, pick));
+        let values =
+            tablet.value_inputs(&view, pick, space.left_beside(pick.input_bytes(), is_level_zero));
+        let bytes = pick.input_bytes().saturating_add(values.moved_bytes());
+        let room = Arc::new(space.promise(bytes, is_level_zero)?);
+        let values = Arc::new(values);
         let spec = CompactionSpec {
             schema: Arc::clone(&schema),
             snapshots: Vec::new(),
@@ -547,10 +569,16 @@ impl Claim {
         let written: u64 = output.files.iter().map(|f| f.bytes).sum();
         EngineMetrics::add(&metrics.compaction_write_bytes, written);
         let in_place = self.pick.inputs.iter().all(|f| f.level == self.pick.output_level);
-        if self.pick.reason == Reason::Collect && in_place {
-            let until = tablet.core.env.clock.monotonic_micros() + COLLECTED_WAIT_MICROS;
+        if self.pick.reason == Reason::Collect {
+            let now = tablet.core.env.clock.monotonic_micros();
             let mut jobs = tablet.jobs();
-            jobs.rests_until.extend(output.files.iter().map(|f| (f.id, until)));
+            if in_place {
+                let until = now + COLLECTED_WAIT_MICROS;
+                jobs.rests_until.extend(output.files.iter().map(|f| (f.id, until)));
+            } else {
+                let rest = written.saturating_mul(1_000_000) / EAGER_BYTES_PER_SECOND;
+                jobs.eager_at = jobs.eager_at.max(now).saturating_add(rest);
+            }
         }
         let opened = tablet.open_outputs(&output)?;
         let mut manifest = tablet.lock_manifest();

@@ -156,6 +156,8 @@ struct Jobs {
     for_reads: looks::ForReads,
     /// When to look for garbage next (monotonic micros).
     collect_at: u64,
+    /// When a small tablet may be rewritten for versions again whatever comes of it (monotonic micros).
+    eager_at: u64,
     /// When to look for files of which everything has expired (monotonic micros).
     expired_at: u64,
     /// What the collector has looked at.
@@ -241,7 +243,7 @@ impl Tablet {
     pub fn set_schema(&self, schema: Arc<TabletSchema>) {
         self.schema.store(Some(schema));
         let mut jobs = self.jobs();
-        (jobs.collect_at, jobs.expired_at) = (0, 0);
+        (jobs.collect_at, jobs.expired_at, jobs.eager_at) = (0, 0, 0);
         jobs.rests_until.clear();
         jobs.collector.begin_anew();
         drop(jobs);

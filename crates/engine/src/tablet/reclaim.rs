@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use crate::compaction::pick::Pick;
+use crate::compaction::pick::{Pick, Reason};
 use crate::compaction::reclaim::{MOVE_FILES_MAX, ValueBytes, pick_to_reclaim};
 use crate::compaction::separate::{ValueInputs, ValueOutput};
 use crate::core::EngineMetrics;
 use crate::sst::FileId;
-use crate::values::{NamedValues, ValueFiles};
+use crate::values::{MoveBudget, NamedValues, ValueFiles};
 
 use super::Tablet;
 use super::compact::Claim;
@@ -55,8 +55,10 @@ impl Tablet {
         pick_to_reclaim(&view.version, &self.blocked(jobs), bytes, &sparse_bytes)
     }
 
-    /// The value files that the inputs of a compaction name, and those of them whose values it moves.
-    pub(super) fn value_inputs(&self, view: &View, pick: &Pick) -> ValueInputs {
+    /// The value files that the inputs of a compaction name, and those of them whose values it moves, where the disk has room for so
+    /// many bytes of values. One that is made for their sake alone moves some in any case: what room it lacks it is told by the
+    /// promise that it asks for.
+    pub(super) fn value_inputs(&self, view: &View, pick: &Pick, room: u64) -> ValueInputs {
         let mut files = ValueFiles::new();
         let mut named: BTreeMap<FileId, u64> = BTreeMap::new();
         let mut seen = HashSet::new();
@@ -72,8 +74,12 @@ impl Tablet {
             }
         }
         let files = NamedValues::new(files);
-        let budget = self.core.options.target_file_bytes.saturating_mul(MOVE_FILES_MAX);
-        let to_move = files.to_move(&named, budget);
+        let budget =
+            |room| MoveBudget::new(self.core.options.target_file_bytes, MOVE_FILES_MAX, room);
+        let mut to_move = files.to_move(&named, budget(room));
+        if to_move.is_empty() && pick.reason == Reason::Reclaim {
+            to_move = files.to_move(&named, budget(u64::MAX));
+        }
         ValueInputs { files, to_move }
     }
 

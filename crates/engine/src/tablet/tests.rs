@@ -27,6 +27,7 @@ use crate::sst::testing::TestIo;
 
 mod collector;
 mod compaction;
+mod crowds;
 mod held;
 mod many;
 mod memory;

@@ -37,4 +37,4 @@ pub(crate) use fetch::{Elsewhere, FETCH_BYTES_MAX, FoundRow, ValueSource, batch_
 pub use file::{ValueFileSummary, ValueFileWriter, ValueReader};
 pub(crate) use file::{ValueWindows, blank_footer, decode_footer};
 pub use pointer::ValuePointer;
-pub(crate) use store::{NamedValues, UnknownNames, ValueFile, ValueFiles, ValueStore};
+pub(crate) use store::{MoveBudget, NamedValues, UnknownNames, ValueFile, ValueFiles, ValueStore};

@@ -7,7 +7,7 @@
 //! An SST that cannot be opened does not tell what it names. While there is one, what nothing else names stays, but for what
 //! a failed job has written itself, and no file counts as sparse.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -24,6 +24,14 @@ use crate::store::Removable;
 /// steadily, and garbage takes half of the space at worst, a third on average. More would write more for less
 /// space.
 const LIVE_PERCENT_MIN: u64 = 50;
+
+/// The part of a target size that a small value file has at most: a quarter. Each file is open while it is named; with a quarter there are
+/// four times as many as full ones would be, and of a file that is as large nobody gains by moving its values.
+const SMALL_PART: u64 = 4;
+
+/// How much larger at least the values that are moved together with those of a small file are than that. With 4, a value of 8 KiB that was
+/// flushed alone is moved six times until it lies among 16 MiB of others; with less it would be more often, and with more, more small files would be left.
+const SMALL_GROWTH: u64 = 4;
 
 /// How long a value file that could not be opened is left alone, in microseconds: reads fail meanwhile. Each try costs a
 /// system call or two, or, on a bad disk, seconds of a reader's thread; a longer pause keeps values away that are there again.
@@ -80,6 +88,25 @@ pub(crate) struct ValueFile {
     kept: AtomicBool,
     /// What a failed job has written: no SST that counts names it.
     discarded: AtomicBool,
+}
+
+/// What a job may move of values, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MoveBudget {
+    /// As many as pays; one file may be more.
+    wanted: u64,
+    /// As many as the disk has room for.
+    max: u64,
+    /// What a small file has at most.
+    small: u64,
+}
+
+impl MoveBudget {
+    /// That of a job with `files` files' worth of values to move, of files of so many bytes, where the disk has room for `max`.
+    pub(crate) fn new(target_file_bytes: u64, files: u64, max: u64) -> Self {
+        let wanted = target_file_bytes.saturating_mul(files);
+        Self { wanted, max, small: target_file_bytes / SMALL_PART }
+    }
 }
 
 /// Why a file could not be opened, and when to try again (monotonic micros).
@@ -307,11 +334,13 @@ impl ValueFile {
 
     /// Whether little of it is live, and moving its values frees it.
     pub(crate) fn is_sparse(&self) -> bool {
-        let live = self.live_bytes.load(Ordering::Relaxed).saturating_mul(100);
-        !self.is_stuck()
-            && !self.is_kept()
-            && self.store.all_known()
-            && live < self.frame_bytes().saturating_mul(LIVE_PERCENT_MIN)
+        self.may_be_emptied()
+            && is_sparse(self.live_bytes.load(Ordering::Relaxed), self.frame_bytes())
+    }
+
+    /// Whether its values can be moved, and that would free it.
+    fn may_be_emptied(&self) -> bool {
+        !self.is_stuck() && !self.is_kept() && self.store.all_known()
     }
 
     /// Whether a backup keeps it.
@@ -403,33 +432,52 @@ impl NamedValues {
     }
 
     /// Those of the files whose values a job should move that finds `named` bytes in them: sparse ones, from that of
-    /// which the least is live on, up to `budget` bytes to move, but one at least.
-    pub(crate) fn to_move(&self, named: &BTreeMap<FileId, u64>, budget: u64) -> HashSet<FileId> {
+    /// which the least is live on, and then small ones; up to `budget.wanted` bytes to move, but one sparse one at least where `budget.max`
+    /// has room for it.
+    pub(crate) fn to_move(
+        &self,
+        named: &BTreeMap<FileId, u64>,
+        budget: MoveBudget,
+    ) -> HashMap<FileId, u64> {
         // Their figures change meanwhile, and an order must not.
         let figures = |file: &Arc<ValueFile>| {
-            (file.live_bytes.load(Ordering::Relaxed), file.frame_bytes(), file.id)
+            let named = named.get(&file.id).copied().filter(|bytes| *bytes > 0)?;
+            let live = file.live_bytes.load(Ordering::Relaxed);
+            file.may_be_emptied().then_some((live, file.frame_bytes(), file.id, named))
         };
-        let sparse = self.0.values().filter(|file| file.is_sparse());
-        let mut sparse: Vec<(u64, u64, FileId)> = sparse.map(figures).collect();
+        let movable = self.0.values().filter_map(figures);
+        let (mut sparse, mut others): (Vec<_>, Vec<_>) =
+            movable.partition(|(live, bytes, ..)| is_sparse(*live, *bytes));
         // By the share that is live, without dividing.
-        let share = |a: &(u64, u64, FileId), b: &(u64, u64, FileId)| {
+        let share = |a: &(u64, u64, FileId, u64), b: &(u64, u64, FileId, u64)| {
             let cross = |live: u64, other_bytes: u64| u128::from(live) * u128::from(other_bytes);
             cross(a.0, b.1).cmp(&cross(b.0, a.1)).then(a.2.cmp(&b.2))
         };
         sparse.sort_by(share);
         let mut moved = 0u64;
-        let mut chosen = HashSet::new();
-        for (_, _, id) in sparse {
-            let bytes = named.get(&id).copied().unwrap_or(0);
-            if bytes == 0 {
-                continue;
-            }
-            moved = moved.saturating_add(bytes);
-            if moved > budget && !chosen.is_empty() {
+        let mut chosen = HashMap::new();
+        for (.., id, named) in sparse {
+            let with = moved.saturating_add(named);
+            if with > budget.max || with > budget.wanted && !chosen.is_empty() {
                 break;
             }
-            chosen.insert(id);
+            moved = with;
+            chosen.insert(id, named);
         }
+        // The small ones: as many, the smallest first, as come to a multiple of the largest of them.
+        others.retain(|(_, bytes, ..)| *bytes <= budget.small);
+        others.sort_by_key(|(_, bytes, id, _)| (*bytes, *id));
+        let (mut with, mut count) = (0u64, 0);
+        for (at, (_, bytes, _, named)) in others.iter().enumerate() {
+            with = with.saturating_add(*named);
+            if moved.saturating_add(with) > budget.wanted.min(budget.max) {
+                break;
+            }
+            if with >= bytes.saturating_mul(SMALL_GROWTH) {
+                count = at + 1;
+            }
+        }
+        chosen.extend(others.into_iter().take(count).map(|(.., id, named)| (id, named)));
         chosen
     }
 }
@@ -440,6 +488,11 @@ impl Drop for NamedValues {
             file.unname(0);
         }
     }
+}
+
+/// Whether so little is live of so many bytes that it is moved.
+fn is_sparse(live: u64, bytes: u64) -> bool {
+    live.saturating_mul(100) < bytes.saturating_mul(LIVE_PERCENT_MIN)
 }
 
 /// The error of a pointer to a file that no SST of the view names.

@@ -51,6 +51,51 @@ fn versions_in_memory_alone_are_collected_too() {
 }
 
 #[test]
+fn cells_that_are_not_old_yet_are_not_flushed_at_each_pause_of_their_writer() {
+    let rig = Rig::new(tiny_options(), schema(GcRule::MaxAge(3_600_000_000)), 1);
+    let flushes = || rig.engine.metrics().flushes.load(Ordering::Relaxed);
+    for minute in 0..10 {
+        rig.apply(b"r", vec![put(1, "q", START_MICROS + minute * 60_000_000, "v")]);
+        idle_for_a_minute(&rig);
+    }
+    assert_eq!(flushes(), 0);
+    rig.clock.advance_micros(3_600_000_000);
+    idle_for_a_minute(&rig);
+    assert_eq!((flushes(), timestamps(&rig, b"r")), (1, vec![]));
+}
+
+#[test]
+fn a_small_tablet_is_not_rewritten_for_versions_at_each_pause_of_its_writer() {
+    let options = EngineOptions {
+        compression: CompressionPolicy::None,
+        background: false,
+        ..EngineOptions::default()
+    };
+    let rig = Rig::new(options, schema(GcRule::MaxVersions(1)), 1);
+    let value = "v".repeat(4096);
+    for row in 0..2048 {
+        rig.apply(format!("{row:04}").as_bytes(), vec![put(1, "q", 1000, &value)]);
+    }
+    futures::executor::block_on(rig.tablet.flush()).unwrap();
+    rig.engine.compact_fully().unwrap();
+    let written = || rig.engine.metrics().compaction_write_bytes.load(Ordering::Relaxed);
+    let before = written();
+    for pause in 1..=30 {
+        for row in ["0000", "2047"] {
+            rig.apply(row.as_bytes(), vec![put(1, "q", 1000 + pause, "v")]);
+        }
+        for _ in 0..2 {
+            rig.clock.advance_micros(10_000_000);
+            rig.engine.run_background().unwrap();
+        }
+    }
+    let whole = (written() - before) / (2048 * 4096);
+    assert!((5..=20).contains(&whole), "{whole}");
+    idle_for_a_minute(&rig);
+    assert_eq!(timestamps(&rig, b"2047"), [1030]);
+}
+
+#[test]
 fn cells_older_than_the_maximum_age_go_while_a_tablet_is_written_to_slowly() {
     let rig = Rig::new(tiny_options(), schema(GcRule::MaxAge(3_600_000_000)), 1);
     rig.apply(b"r", vec![put(1, "q", START_MICROS, "v")]);

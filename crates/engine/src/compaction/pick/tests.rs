@@ -243,6 +243,7 @@ impl Tree {
             collector: words.contains(&"collector").then_some(&schema),
             now_micros: NOW_MICROS,
             idle: words.contains(&"idle"),
+            eager: !words.contains(&"rested"),
             tablet_bytes: number(words, "tablet", 0),
             tight: words.contains(&"tight"),
             rewrite_age_micros: NOW_MICROS / 2,

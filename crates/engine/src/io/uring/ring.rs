@@ -204,10 +204,14 @@ impl Ring {
 
     /// Whether the driver has something to do now: to submit, to wake tasks, or to take what the page cache answered
     /// within the submission.
+    ///
+    /// Or to run what the kernel has put off, where a signal of that may have been lost: the kernel marks it and looks whether to signal
+    /// without a barrier in between, which only x86's atomic instructions are by themselves. There the signal is on its way.
     pub(super) fn wants_turn(&mut self) -> bool {
         !self.unsubmitted.is_empty()
             || !self.wakers.is_empty()
             || !self.uring.completion().is_empty()
+            || cfg!(not(target_arch = "x86_64")) && self.has_deferred_work()
     }
 
     /// Gives the kernel what is unsubmitted where that is worth a system call of its own

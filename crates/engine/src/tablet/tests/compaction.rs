@@ -1,6 +1,6 @@
 //! Compactions between their pick and their end, and beside one another.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, OnceLock};
 
 use super::*;
@@ -383,6 +383,22 @@ fn garbage_of_value_files_and_of_cells_goes_in_turn() {
 }
 
 #[test]
+fn garbage_of_many_tablets_goes_in_turn() {
+    let rig = rig();
+    let tablets = [(); 3].map(|()| rig.engine.create_tablet(RowRange::all()).unwrap());
+    let last = AtomicU64::new(0);
+    let next = |has: &dyn Fn(&Arc<Tablet>) -> bool| {
+        let id = crate::background::after(&last, &tablets, |t| has(t).then_some(t.id()));
+        id.and_then(|id| tablets.iter().position(|tablet| tablet.id() == id))
+    };
+    let all = [(); 4].map(|()| next(&|_| true));
+    assert_eq!(all, [Some(0), Some(1), Some(2), Some(0)]);
+    let second = tablets[1].id();
+    assert_eq!([next(&|t| t.id() != second), next(&|_| false)], [Some(2), None]);
+    assert_eq!(next(&|t| t.id() == second), Some(1));
+}
+
+#[test]
 fn values_are_moved_at_leisure_beside_a_compaction_of_a_level_that_has_a_thread() {
     let (rig, files, clock) = rig_with_sparse_values();
     let core = Arc::clone(&rig.tablet.core);
@@ -674,6 +690,35 @@ fn a_compaction_for_which_the_disk_has_no_room_is_put_off_and_the_log_goes_on() 
     rig.engine.compact_fully().unwrap();
     assert_eq!(rig.tablet.version().level(0).len(), 0);
     assert_eq!((rig.cells("a"), rig.cells("b")), (2, 2));
+}
+
+#[test]
+fn values_are_moved_only_where_the_disk_has_room_for_them_too() {
+    let (rig, files, clock) = rig_with_sparse_values();
+    let options = rig.engine.options();
+    let reserve = options.memtables_total_bytes + 4 * options.log_segment_bytes;
+    let moved = || rig.engine.metrics().value_moved_bytes.load(Ordering::Relaxed);
+    let before = moved();
+    let room_for = |claim: &compact::Claim| {
+        files.set_free_bytes(Some(reserve + claim.pick.input_bytes() + 4000));
+    };
+    let reclaim = rig.tablet.claim_to_reclaim().unwrap();
+    room_for(&reclaim);
+    assert_eq!(reclaim.run().unwrap_err().kind(), ErrorKind::NoSpace);
+    // What is merged for other reasons leaves them where they are.
+    clock.advance_micros(FAILED_WAIT_MICROS);
+    for _ in 0..options.l0_compaction_files {
+        rig.write(&["row-0100"]);
+    }
+    let column = rig.tablet.claim_by_shape().unwrap();
+    assert_eq!(column.pick.reason, pick::Reason::L0);
+    room_for(&column);
+    column.run().unwrap();
+    assert_eq!((moved(), rig.tablet.version().level(0).len()), (before, 0));
+
+    files.set_free_bytes(None);
+    rig.tablet.claim_to_reclaim().unwrap().run().unwrap();
+    assert!(moved() > before);
 }
 
 #[test]
