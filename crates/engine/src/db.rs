@@ -277,7 +277,7 @@ impl Engine {
         let pipeline = CommitPipeline::with_queue(Arc::new(log), hlc, recorded, gate_bytes)?;
         let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::with_options(options.cache()));
         let store = SstStore::new(env.clone(), layout.clone(), Arc::clone(&cache));
-        let backups = Backups::open(backups, &store);
+        let backups = Backups::open(backups, &store)?;
         let core = Core::new(env, layout, options, pipeline, store, changes, memtables);
         let core = Arc::new(core.holding(lock));
         let tablets: BTreeMap<TabletId, Arc<Tablet>> = manifests

@@ -84,6 +84,14 @@ impl Error {
         self.in_doubt
     }
 
+    /// The same, of a file that what is stored needs: one that is missing is damage, and not something that was asked for and is not there.
+    pub(crate) fn of_needed_file(self) -> Self {
+        match self.kind {
+            ErrorKind::NotFound => Self { kind: ErrorKind::Corruption, ..self },
+            _ => self,
+        }
+    }
+
     /// Damage found in `file` at byte `offset`.
     pub fn corruption(file: impl fmt::Display, offset: u64, what: impl fmt::Display) -> Self {
         Self::new(ErrorKind::Corruption, format!("{file}: offset {offset}: {what}"))

@@ -12,7 +12,7 @@ use crate::cache::BlockCache;
 use crate::error::{Error, ErrorKind, Result};
 use crate::holdings::Holdings;
 use crate::io::{Env, Removed};
-use crate::layout::Layout;
+use crate::layout::{Layout, parse_number};
 use crate::manifest::SstRef;
 use crate::sst::{FileId, SstReader};
 use crate::values::{UnknownNames, ValueFile, ValueStore};
@@ -156,6 +156,17 @@ impl SstStore {
         }
     }
 
+    /// Keeps every SST and every value file that is there, as long as this runs: a backup whose list cannot be read now may need it.
+    pub(crate) fn keep_all(&self) -> Result<()> {
+        let ids = |dir: &Path, suffix: &str| -> Result<Vec<FileId>> {
+            let entries = self.env.files.list(dir)?;
+            Ok(entries.iter().filter_map(|entry| parse_number(&entry.name, "", suffix)).collect())
+        };
+        self.keep(ids(&self.layout.ssts(), ".sst")?);
+        self.values.keep(ids(&self.layout.values(), ".val")?);
+        Ok(())
+    }
+
     /// A backup keeps these files no longer, each with its bytes.
     pub(crate) fn release(&self, ssts: impl IntoIterator<Item = (FileId, u64)>) {
         let mut holdings = self.lock();
@@ -295,7 +306,7 @@ impl SstFile {
 
     /// The reader, or the damage that was met on opening.
     pub(crate) fn reader(&self) -> Result<&Arc<SstReader>> {
-        self.reader.as_ref().map_err(Error::clone)
+        self.reader.as_ref().map_err(|error| error.clone().of_needed_file())
     }
 
     /// Why it is not open, if it is not.

@@ -124,6 +124,9 @@ struct State {
     #[serde(default)]
     server: String,
     table: String,
+    /// What tells the table from a later one of its name, where the server gives such a token.
+    #[serde(default)]
+    token: Option<String>,
     format: Format,
     selection: Selection,
     timestamps: Timestamps,
@@ -255,12 +258,13 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     let found = files::read_text(&state_path)?;
     let mut state = match found {
         Some(text) if export.resume => {
-            let state =
+            let mut state =
                 resumed(export, &text).map_err(|error| error.context(state_path.display()))?;
             let mut indexes = 0..state.shards.len();
             if indexes.any(|index| !state.is_whole(&export.output, index)) {
                 let mut patience = Patience::first(export.retry_for, stop.clone(), bar);
-                runtime()?.block_on(look(export, &mut patience, stop))?;
+                runtime()?.block_on(check_table(export, &mut state, &mut patience, stop))?;
+                save(&state_path, &state)?;
             }
             state
         }
@@ -537,6 +541,27 @@ async fn look(
     }
 }
 
+/// Refuses to go on where the table is gone, or another one has its name: the files would be of two tables.
+async fn check_table(
+    export: &Export,
+    state: &mut State,
+    patience: &mut Patience,
+    stop: &Stop,
+) -> Result<()> {
+    let (client, _) = look(export, patience, stop).await?;
+    if state.shards.iter().all(|shard| shard.done.is_none()) {
+        state.token = client.token(patience).await?;
+    } else if let Some(token) = &state.token
+        && !client.is_of_table(token, patience).await?
+    {
+        return Err(Error::failed(format!(
+            "{} was made anew since the export was begun, and some files are of the earlier one: --overwrite begins anew",
+            state.table
+        )));
+    }
+    Ok(())
+}
+
 /// Looks at the table and divides it.
 async fn plan(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<State> {
     let mut patience = Patience::first(export.retry_for, stop.clone(), bar);
@@ -549,6 +574,7 @@ async fn plan(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<State> 
             return Err(Error::failed(format!("{table} has no family {family:?}")));
         }
     }
+    let token = client.token(&mut patience).await?;
     let range = &export.selection.range;
     let samples = client.samples(&mut patience).await?;
     let shards = shards(cuts(&samples, range, export.files), range);
@@ -562,6 +588,7 @@ async fn plan(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<State> 
         version: VERSION,
         server: export.target.address().to_owned(),
         table,
+        token,
         format: export.format,
         selection: export.selection.clone(),
         timestamps: export.timestamps,

@@ -955,6 +955,22 @@ fn a_row_that_cannot_be_read_costs_its_file_alone_and_only_that_is_read_again() 
 }
 
 #[test]
+fn an_export_does_not_go_on_in_a_table_that_was_made_anew() {
+    let place = with_unreadable(Code::DataLoss);
+    place.state.lock().unwrap().token = Some("first");
+    place.export(|options| options.files = Some(3)).unwrap_err();
+    place.state.lock().unwrap().unreadable = None;
+    let resume = |token| {
+        place.state.lock().unwrap().token = Some(token);
+        place.export(|options| (options.files, options.resume) = (Some(3), true))
+    };
+    let error = resume("second").unwrap_err().to_string();
+    assert!(error.contains("made anew since") && error.contains("--overwrite"), "{error}");
+    assert!(!place.files().contains_key("out-00001-of-00003.csv"));
+    assert_eq!(resume("first").unwrap().rows, 10);
+}
+
+#[test]
 fn an_export_with_rows_that_cannot_be_read_replaces_nothing() {
     let place = with_unreadable(Code::DataLoss);
     let earlier = ["out-00000-of-00003.csv", "out-00001-of-00003.csv", "out-00002-of-00003.csv"];

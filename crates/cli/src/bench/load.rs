@@ -1,7 +1,7 @@
 //! `tepui bench load`: how fast rows go in and come back, and what they cost on disk and in memory.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tepui_bench::clock::Timer;
 use tepui_bench::counters::ProcessFigures;
@@ -86,14 +86,24 @@ pub fn run(options: &Options) -> Result<(), String> {
     let progress = if options.json { Progress::hidden() } else { Progress::visible() };
     let stopped = progress.clone();
     interrupt::on_signal(move || stopped.stop()).map_err(|error| error.to_string())?;
+    // Two that begin together do not both have it, nor remove it.
+    let at_data = |error| format!("{}: {error}", options.data.display());
+    make_dir(&options.data).map_err(at_data)?;
     let measured = serve_and_measure(options, &progress);
-    // One that could not start may have made no directory.
     #[expect(clippy::disallowed_methods, reason = "removes what the benchmark made")]
-    let removed =
-        if options.data.exists() { std::fs::remove_dir_all(&options.data) } else { Ok(()) };
+    let removed = std::fs::remove_dir_all(&options.data);
     let report = measured?;
-    removed.map_err(|e| format!("{}: {e}", options.data.display()))?;
+    removed.map_err(at_data)?;
     print(&report, options.json)
+}
+
+/// Makes a directory, which must not be there, and those above it.
+#[expect(clippy::disallowed_methods, reason = "makes a directory for the benchmark")]
+fn make_dir(path: &Path) -> std::io::Result<()> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    std::fs::create_dir(path)
 }
 
 fn serve_and_measure(options: &Options, progress: &Progress) -> Result<Report, String> {

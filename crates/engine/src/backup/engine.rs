@@ -28,6 +28,8 @@ pub(crate) struct Lists {
     pub(crate) whole: BTreeMap<BackupId, BackupList>,
     /// Backups whose lists are damaged or cannot be read: nobody knows what only they keep.
     pub(crate) damaged: Vec<BackupId>,
+    /// One of these could not be read: it may be whole.
+    pub(crate) unread: bool,
 }
 
 impl Backups {
@@ -51,6 +53,7 @@ impl Backups {
                             "the list of a backup is damaged or cannot be read: files that nothing names are kept, until a start reads it or the backup is deleted"
                         );
                         lists.damaged.push(id);
+                        lists.unread |= error.kind() == ErrorKind::Io;
                     }
                     Err(error) => return Err(error),
                 }
@@ -59,11 +62,14 @@ impl Backups {
         Ok(lists)
     }
 
-    /// Keeps the files of what was read.
-    pub(crate) fn open(lists: Lists, store: &Arc<SstStore>) -> Self {
+    /// Keeps the files of what was read; all, where a list could not be, as far as they can be listed.
+    pub(crate) fn open(lists: Lists, store: &Arc<SstStore>) -> Result<Self> {
+        if lists.unread {
+            store.keep_all()?;
+        }
         let keep = |(id, list)| (id, Backup::keep(id, list, Arc::clone(store)));
         let by_id = Mutex::new(lists.whole.into_iter().map(keep).collect());
-        Self { by_id, damaged: lists.damaged }
+        Ok(Self { by_id, damaged: lists.damaged })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<BackupId, Arc<Backup>>> {

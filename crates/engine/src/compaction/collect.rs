@@ -33,7 +33,7 @@ use crate::sst::{FamilyProperties, FileId, SstProperties};
 
 /// Bytes of a tablet up to which one expired cell is reason enough to rewrite its file: a quarter of a
 /// gigabyte is rewritten in seconds. More would wear the disk of a server that expires cells steadily.
-const COLLECT_EAGER_BYTES: u64 = 256 << 20;
+pub(crate) const COLLECT_EAGER_BYTES: u64 = 256 << 20;
 
 /// Columns of level 0 that are looked at for one that is worth it: more would take a tiered tablet's many files many looks each.
 const LEVEL_ZERO_TRIED_MAX: usize = 8;

@@ -47,9 +47,11 @@ use bytes::Bytes;
 
 use super::ages::ages;
 use super::level_zero::LevelZero;
-use super::shape::{LAST_LEVEL, Shape, is_over_something, level_bytes, level_files, sublevels_max};
+use super::shape::{
+    CROWD_AGES_MIN, LAST_LEVEL, Shape, is_over_something, level_bytes, level_files, sublevels_max,
+};
 use super::sublevels::{self, overlapping};
-use crate::cell::RowRange;
+use crate::cell::{RowRange, Seq};
 use crate::manifest::{SstRef, Version};
 use crate::options::{CompactionStyle, EngineOptions};
 use crate::sst::FileId;
@@ -66,8 +68,10 @@ const WITHIN_L0_MEMTABLES_MAX: u64 = 2;
 pub(crate) enum Reason {
     /// Too many L0 sublevels.
     L0,
-    /// Too many L0 sublevels, and what they would be merged with is busy; or too many small flushes: merged with each other.
+    /// Too many L0 sublevels, and what they would be merged with is busy: merged with each other.
     WithinL0,
+    /// Many small flushes: merged with each other.
+    Crowd,
     /// A level over its target.
     Size,
     /// A file that dropped rows have cut into too many pieces.
@@ -149,6 +153,8 @@ pub(crate) struct Busy {
     /// Bytes of a compaction of level 0, and of what others take along beyond the next level, at most: where the disk had no room for
     /// a larger one, or who asks has no time for it.
     pub(crate) level_zero_bytes_max: Option<u64>,
+    /// The newest sequence of small flushes whose merge has failed, which is not tried again for a while.
+    pub(crate) crowds_after: Seq,
 }
 
 impl Busy {
@@ -229,7 +235,7 @@ pub(crate) fn pick_by_shape(
             _ => pick_from_level(version, shape, *level, busy),
         }),
     };
-    let pick = pick.or_else(|| within_l0(shape.crowd.clone(), busy));
+    let pick = pick.or_else(|| pick_crowd(shape, busy));
     if pick.is_some() {
         return pick;
     }
@@ -427,16 +433,24 @@ fn pick_within_l0(
     let ages = ages(files).into_iter().filter_map(|age| files.get(age));
     let inputs: Vec<Arc<SstRef>> = ages.take_while(is_small).flatten().cloned().collect();
     let few = sublevels::arrange(&inputs).len() < WITHIN_L0_DEPTH_MIN;
-    if few { None } else { within_l0(inputs, busy) }
+    if few { None } else { within_l0(Reason::WithinL0, inputs, busy) }
+}
+
+/// Small flushes, but for those from which on merges have failed.
+fn pick_crowd(shape: &Shape, busy: &Busy) -> Option<Pick> {
+    let newer = shape.crowd.iter().filter(|file| file.min_seq > busy.crowds_after);
+    let inputs: Vec<_> = newer.cloned().collect();
+    let are_many = ages(&inputs).len() >= CROWD_AGES_MIN || inputs.len() == shape.crowd.len();
+    if are_many { within_l0(Reason::Crowd, inputs, busy) } else { None }
 }
 
 /// Ages of level 0 next to each other made one.
-fn within_l0(inputs: Vec<Arc<SstRef>>, busy: &Busy) -> Option<Pick> {
+fn within_l0(reason: Reason, inputs: Vec<Arc<SstRef>>, busy: &Busy) -> Option<Pick> {
     let span = span_of(&inputs)?;
     if busy.keeps_from(&inputs, 0, &span) {
         return None;
     }
-    Some(Pick { reason: Reason::WithinL0, inputs, output_level: 0, bottommost: false })
+    Some(Pick { reason, inputs, output_level: 0, bottommost: false })
 }
 
 /// Of a tiered tablet: a column into the last level where level 0 is heavy, else runs that are merged with each other.
@@ -515,7 +529,8 @@ fn pick_runs(version: &Version, shape: &Shape, busy: &Busy) -> Option<Pick> {
 
 /// Runs next to each other made one.
 fn merge_runs(runs: &[AgeRun], busy: &Busy) -> Option<Pick> {
-    within_l0(runs.iter().flat_map(|run| run.files.clone()).collect(), busy)
+    let inputs = runs.iter().flat_map(|run| run.files.clone()).collect();
+    within_l0(Reason::WithinL0, inputs, busy)
 }
 
 /// The file of `level` that drags along the fewest bytes per byte of its own, with those beside it that drag

@@ -71,11 +71,12 @@ const DENSE_SHARE: u64 = 4;
 
 /// Ages of level 0 that are a crowd, where each is small. More would be more files, for each idle tablet; fewer would write the same rows
 /// again more often, where what is written is little in any case.
-const CROWD_AGES_MIN: usize = 32;
+pub(super) const CROWD_AGES_MIN: usize = 32;
 
-/// The part of a target size that a small age has at most: an eighth. Larger ones are few before their bytes are due for the next level;
-/// with less, as many files as there are would be as small for good.
-const CROWD_AGE_PART: u64 = 8;
+/// The part of a memtable, or of a target size, that a small age has at most: a sixteenth, which is half of what the many files have that a merge
+/// within level 0 of a tiered tablet is cut into, at the least ([`CutRule`](super::cuts::CutRule)): they are no crowd again. Larger ones are few before
+/// their bytes are due for the next level; with less, as many files as there are would be as small for good.
+const CROWD_AGE_PART: u64 = 16;
 
 /// Bytes of a merge that goes on to a level, over those that it has so far, where that is more than level 0 may hold: three times, so that
 /// a load's column of all of level 0, over levels that hold about as much each, may go to the last one at once. Over two levels that
@@ -425,7 +426,7 @@ fn crowd(version: &Version, options: &EngineOptions) -> Vec<Arc<SstRef>> {
     let bytes_of = |age: &Range<usize>| -> u64 {
         files.get(age.clone()).into_iter().flatten().map(|file| file.bytes).sum()
     };
-    let small = options.target_file_bytes / CROWD_AGE_PART;
+    let small = options.memtable_bytes.min(options.target_file_bytes) / CROWD_AGE_PART;
     let ages: Vec<(u64, Range<usize>)> =
         ages(files).into_iter().map(|age| (bytes_of(&age), age)).collect();
     let is_crowd = |run: &&[(u64, Range<usize>)]| {

@@ -9,11 +9,12 @@ use bytes::Bytes;
 
 use crate::cell::{FamilyId, RowRange, SEQ_COUNTER_BITS, SEQ_MAX};
 use crate::compaction::beneath::files_beneath;
-use crate::compaction::collect::{self, CollectInputs, Freed};
+use crate::compaction::collect::{self, COLLECT_EAGER_BYTES, CollectInputs, Freed};
 use crate::compaction::cuts::CutRule;
 use crate::compaction::job::{self, JobOutput};
 use crate::compaction::parts::{Parts, Shared};
 use crate::compaction::pick::{self, Busy, Pick, Reason};
+use crate::compaction::reads;
 use crate::compaction::separate::ValueInputs;
 use crate::compaction::shape::LAST_LEVEL;
 use crate::compaction::space::Promise;
@@ -30,10 +31,10 @@ use crate::setbacks::Work;
 use crate::sst::FileId;
 use crate::store::Outputs;
 
-use super::Tablet;
 use super::drop_rows::{RunningJob, cut_out};
 use super::merge::Merge;
 use super::view::{OpenFiles, View};
+use super::{FailedCrowd, Tablet};
 
 /// Bytes a second that merges for versions, deletions and the like write on average of a small tablet, whatever comes of them: a writer that pauses
 /// again and again would have a tablet of a quarter of a gigabyte rewritten at each pause. So that waits for a quarter of an hour, and a tablet of
@@ -47,6 +48,9 @@ pub(super) const COLLECTED_WAIT_MICROS: u64 = 30_000_000;
 
 /// How long files are left alone whose compaction failed (damage, full disk), in microseconds.
 pub(super) const FAILED_WAIT_MICROS: u64 = 30_000_000;
+
+/// How long small flushes are left alone whose merge has failed again and again: nobody waits for it.
+const CROWD_WAIT_MICROS_MAX: u64 = 3_600_000_000;
 
 /// How long cells that rules let go stay in the memtable of a tablet that is written to, in microseconds, beyond the age of
 /// the rule: ten minutes. Shorter makes small files of a tablet that is written slowly, one for each time; longer shows
@@ -100,6 +104,9 @@ impl Tablet {
     fn pick_by_shape(&self, jobs: &mut super::Jobs) -> Option<Pick> {
         jobs.forget_failures(self.core.env.clock.monotonic_micros());
         let view = self.view.load_full();
+        // One that has left level 0 by another way is none any more.
+        let level_zero = view.version.level(0);
+        jobs.failed_crowd = jobs.failed_crowd.filter(|failed| failed.is_among(level_zero));
         let seen = (Arc::clone(&view.version), jobs.busy_changes);
         let same = |(version, changes): &(Arc<Version>, u64)| {
             Arc::ptr_eq(version, &seen.0) && *changes == seen.1
@@ -112,7 +119,9 @@ impl Tablet {
         let pick = pick::pick_by_shape(&view.version, &view.shape, options, &blocked);
         if pick.is_none() {
             // What failed or was put off comes back with time, and neither of the two tells of that.
-            let ends_with_time = !jobs.failed_until.is_empty() || jobs.column_too_large.is_some();
+            let ends_with_time = !jobs.failed_until.is_empty()
+                || jobs.column_too_large.is_some()
+                || jobs.failed_crowd.is_some();
             jobs.nothing_free = (!ends_with_time).then_some(seen);
         }
         pick
@@ -173,7 +182,8 @@ impl Tablet {
         if self.is_dropped() || now < jobs.collect_at {
             return None;
         }
-        if idle && self.memory_may_hold_garbage(&schema, self.core.expiry_micros()) {
+        let eager = now >= jobs.eager_at;
+        if idle && self.memory_may_hold_garbage(&schema, self.core.expiry_micros(), eager) {
             self.rotate_now();
         }
         jobs.rests_until.retain(|_, until| *until > now);
@@ -193,7 +203,6 @@ impl Tablet {
         let rewrite_age_micros = options.rewrite_age_ms.saturating_mul(1000);
         let compacts_by = self.for_compactions(&schema);
         let blocked = self.blocked(&jobs);
-        let eager = now >= jobs.eager_at;
         let dues = jobs.dues.by(&compacts_by);
         dues.retain(|id, _| view.files.contains_key(id));
         let collector = (!Arc::ptr_eq(&compacts_by, &schema)).then_some(schema.as_ref());
@@ -221,15 +230,24 @@ impl Tablet {
 
     /// Whether the active memtable has something that a compaction would take away, or take others away by, and none waits for its
     /// flush: flushes that are behind are not to be given a small one for each pause of a writer.
-    fn memory_may_hold_garbage(&self, schema: &TabletSchema, now_micros: i64) -> bool {
+    /// For versions alone only where what is flushed would be merged: `eager`, or worth what it meets.
+    fn memory_may_hold_garbage(&self, schema: &TabletSchema, now_micros: i64, eager: bool) -> bool {
         let view = self.view.load();
         if self.active_bytes() == 0 || !view.waiting.is_empty() {
             return false;
         }
+        // How many newer ones there are, of these or of older ones in files, nobody knows before they are merged.
+        let merges = || {
+            let bytes = view.version.total_bytes();
+            self.core.space.is_tight()
+                || eager && bytes <= COLLECT_EAGER_BYTES
+                || reads::is_worth(self.active_bytes(), bytes)
+        };
         let may_go = |family: FamilyId, at: i64| {
             let rule = schema.family(family).and_then(|f| f.gc.as_ref());
-            // How many newer ones there are nobody knows before they are merged.
-            rule.is_some_and(|rule| rule.collects(u32::MAX, at, now_micros))
+            rule.is_some_and(|rule| {
+                rule.collects(0, at, now_micros) || rule.counts_versions() && merges()
+            })
         };
         let families = view.active.families();
         view.active.tombstones() > 0
@@ -287,6 +305,8 @@ impl Tablet {
         busy.files.extend(failed.map(|(id, _)| *id));
         let too_large = jobs.column_too_large.filter(|(_, until)| *until > now);
         busy.level_zero_bytes_max = too_large.map(|(bytes, _)| bytes.saturating_sub(1));
+        let failed_crowd = jobs.failed_crowd.filter(|failed| failed.until > now);
+        busy.crowds_after = failed_crowd.map_or(0, |failed| failed.last_seq);
         busy
     }
 
@@ -394,7 +414,7 @@ impl Claim {
             let until = now + FAILED_WAIT_MICROS;
             // A damaged file below keeps nobody from writing.
             let concerns_writers = of_level_zero || error.kind() != ErrorKind::Corruption;
-            let is_extra = self.pick.reason == Reason::Reads;
+            let is_extra = matches!(self.pick.reason, Reason::Reads | Reason::Crowd);
             if concerns_writers && !is_extra && !(put_off && self.pick.reason == Reason::Full) {
                 let work = if of_level_zero { Work::LevelZero } else { Work::Below };
                 tablet.note_setback(work, error);
@@ -409,27 +429,50 @@ impl Claim {
                     drop(jobs);
                     tablet.forget_looks(until);
                 }
+                Reason::Crowd => jobs.failed_crowd = Some(self.failed_crowd(&jobs, now)),
                 Reason::L0 if put_off => {
                     jobs.column_too_large = Some((self.pick.input_bytes(), until));
                 }
                 _ => jobs.failed_until.extend(self.pick.gives_up().map(|f| (f.id, until))),
             }
         }
-        if result.is_ok() {
-            tablet.core.setbacks.done(Work::Below, tablet.id);
-            if of_level_zero {
-                if self.pick.reason == Reason::Reads {
-                    tablet.has_merged_for_reads();
-                } else {
-                    tablet.forget_looks(0);
+        match self.pick.reason {
+            _ if result.is_err() => {}
+            // Nobody waits for it: it says nothing of what somebody does.
+            Reason::Crowd => {
+                let mut jobs = tablet.jobs();
+                jobs.failed_crowd =
+                    jobs.failed_crowd.filter(|failed| !failed.is_among(&self.pick.inputs));
+                drop(jobs);
+                tablet.has_merged_for_reads();
+            }
+            reason => {
+                tablet.core.setbacks.done(Work::Below, tablet.id);
+                if of_level_zero {
+                    if reason == Reason::Reads {
+                        tablet.has_merged_for_reads();
+                    } else {
+                        tablet.forget_looks(0);
+                    }
+                    tablet.core.setbacks.done(Work::LevelZero, tablet.id);
                 }
-                tablet.core.setbacks.done(Work::LevelZero, tablet.id);
             }
         }
         drop(self);
         tablet.core.room.notify_waiters();
         tablet.core.bell.ring();
         result
+    }
+
+    /// Now that its merge has failed: it waits twice as long as the last time. Newer flushes that failed with those that had failed
+    /// before are not to blame.
+    fn failed_crowd(&self, jobs: &super::Jobs, now: u64) -> FailedCrowd {
+        let last = jobs.failed_crowd.map_or(0, |failed| failed.wait);
+        let wait = last.saturating_mul(2).clamp(FAILED_WAIT_MICROS, CROWD_WAIT_MICROS_MAX);
+        let again = jobs.failed_crowd.filter(|failed| failed.is_among(&self.pick.inputs));
+        let newest = self.pick.inputs.iter().map(|file| file.max_seq).max().unwrap_or(0);
+        let last_seq = again.map_or(newest, |failed| failed.last_seq);
+        FailedCrowd { last_seq, until: now.saturating_add(wait), wait }
     }
 
     fn merge(&mut self) -> Result<()> {
@@ -451,8 +494,9 @@ impl Claim {
         let is_level_zero = matches!(pick.reason, Reason::L0 | Reason::WithinL0);
         let space = &tablet.core.space;
         // Held until the outputs are installed, which may name the same files.
-        let values =
-            tablet.value_inputs(&view, pick, space.left_beside(pick.input_bytes(), is_level_zero));
+        let rows = self.divide(&view)?;
+        let left = space.left_beside(pick.input_bytes(), is_level_zero);
+        let values = tablet.value_inputs(&view, pick, rows.len(), left);
         let bytes = pick.input_bytes().saturating_add(values.moved_bytes());
         let room = Arc::new(space.promise(bytes, is_level_zero)?);
         let values = Arc::new(values);
@@ -463,7 +507,6 @@ impl Claim {
             excised: Arc::default(),
             now_micros: tablet.core.expiry_micros(),
         };
-        let rows = self.divide(&view)?;
         let files = self.open_files(&view)?;
         let parts = self.offer_parts(&view, spec, rows.clone(), &files, &values, room);
         // It has memtables, whose memory counts until nobody has them, and files that others free meanwhile.
@@ -576,8 +619,10 @@ impl Claim {
                 let until = now + COLLECTED_WAIT_MICROS;
                 jobs.rests_until.extend(output.files.iter().map(|f| (f.id, until)));
             } else {
-                let rest = written.saturating_mul(1_000_000) / EAGER_BYTES_PER_SECOND;
-                jobs.eager_at = jobs.eager_at.max(now).saturating_add(rest);
+                let rest = |bytes: u64| bytes.saturating_mul(1_000_000) / EAGER_BYTES_PER_SECOND;
+                let latest = now.saturating_add(rest(COLLECT_EAGER_BYTES));
+                let at = jobs.eager_at.max(now).saturating_add(rest(written));
+                jobs.eager_at = at.min(latest);
             }
         }
         let opened = tablet.open_outputs(&output)?;

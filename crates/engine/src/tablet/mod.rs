@@ -152,6 +152,8 @@ struct Jobs {
     failed_until: HashMap<FileId, u64>,
     /// Bytes of a column of level 0 for which the disk had no room, and until when none as large is tried (monotonic micros).
     column_too_large: Option<(u64, u64)>,
+    /// Small flushes whose merge has failed.
+    failed_crowd: Option<FailedCrowd>,
     /// Merges that reads pay for.
     for_reads: looks::ForReads,
     /// When to look for garbage next (monotonic micros).
@@ -167,6 +169,24 @@ struct Jobs {
     /// The version for which no compaction by shape was free, and how often what is busy had changed then: until
     /// either changes, there is none. Not where a failure was what kept one, which ends with time.
     nothing_free: Option<(Arc<Version>, u64)>,
+}
+
+/// Small flushes whose merge has failed: they would be read again and again for a file among them that is damaged, and keep newer
+/// ones from being merged.
+#[derive(Debug, Clone, Copy)]
+struct FailedCrowd {
+    /// The newest sequence in them.
+    last_seq: Seq,
+    /// When to try again (monotonic micros), and how long that is after the last time.
+    until: u64,
+    wait: u64,
+}
+
+impl FailedCrowd {
+    /// Whether some of it is among these files of level 0.
+    fn is_among(&self, files: &[Arc<SstRef>]) -> bool {
+        files.iter().any(|file| file.min_seq <= self.last_seq)
+    }
 }
 
 impl Jobs {

@@ -55,10 +55,16 @@ impl Tablet {
         pick_to_reclaim(&view.version, &self.blocked(jobs), bytes, &sparse_bytes)
     }
 
-    /// The value files that the inputs of a compaction name, and those of them whose values it moves, where the disk has room for so
-    /// many bytes of values. One that is made for their sake alone moves some in any case: what room it lacks it is told by the
+    /// The value files that the inputs of a compaction in so many parts name, and those of them whose values it moves, where the disk has
+    /// room for so many bytes of values. One that is made for their sake alone moves some in any case: what room it lacks it is told by the
     /// promise that it asks for.
-    pub(super) fn value_inputs(&self, view: &View, pick: &Pick, room: u64) -> ValueInputs {
+    pub(super) fn value_inputs(
+        &self,
+        view: &View,
+        pick: &Pick,
+        parts: usize,
+        room: u64,
+    ) -> ValueInputs {
         let mut files = ValueFiles::new();
         let mut named: BTreeMap<FileId, u64> = BTreeMap::new();
         let mut seen = HashSet::new();
@@ -74,11 +80,12 @@ impl Tablet {
             }
         }
         let files = NamedValues::new(files);
-        let budget =
-            |room| MoveBudget::new(self.core.options.target_file_bytes, MOVE_FILES_MAX, room);
-        let mut to_move = files.to_move(&named, budget(room));
+        let file_bytes = self.core.options.target_file_bytes;
+        let budget = |wanted, max| MoveBudget::new(file_bytes, parts, wanted, max);
+        let wanted = file_bytes.saturating_mul(MOVE_FILES_MAX);
+        let mut to_move = files.to_move(&named, budget(wanted, room));
         if to_move.is_empty() && pick.reason == Reason::Reclaim {
-            to_move = files.to_move(&named, budget(u64::MAX));
+            to_move = files.to_move(&named, budget(0, u64::MAX));
         }
         ValueInputs { files, to_move }
     }

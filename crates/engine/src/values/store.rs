@@ -29,7 +29,7 @@ const LIVE_PERCENT_MIN: u64 = 50;
 /// four times as many as full ones would be, and of a file that is as large nobody gains by moving its values.
 const SMALL_PART: u64 = 4;
 
-/// How much larger at least the values that are moved together with those of a small file are than that. With 4, a value of 8 KiB that was
+/// How much larger at least the values that are moved together with those of a small file are than that, where one file is made of them. With 4, a value of 8 KiB that was
 /// flushed alone is moved six times until it lies among 16 MiB of others; with less it would be more often, and with more, more small files would be left.
 const SMALL_GROWTH: u64 = 4;
 
@@ -99,13 +99,15 @@ pub(crate) struct MoveBudget {
     max: u64,
     /// What a small file has at most.
     small: u64,
+    /// How many times the largest small file all that are moved have at least.
+    growth: u64,
 }
 
 impl MoveBudget {
-    /// That of a job with `files` files' worth of values to move, of files of so many bytes, where the disk has room for `max`.
-    pub(crate) fn new(target_file_bytes: u64, files: u64, max: u64) -> Self {
-        let wanted = target_file_bytes.saturating_mul(files);
-        Self { wanted, max, small: target_file_bytes / SMALL_PART }
+    /// That of a job in so many parts, each of which writes files of its own, of so many bytes.
+    pub(crate) fn new(target_file_bytes: u64, parts: usize, wanted: u64, max: u64) -> Self {
+        let growth = SMALL_GROWTH.saturating_mul(parts as u64);
+        Self { wanted, max, small: target_file_bytes / SMALL_PART, growth }
     }
 }
 
@@ -298,7 +300,7 @@ impl ValueFile {
         if let Some(known) = unopened.as_ref() {
             let now = self.store.env.clock.monotonic_micros();
             if known.error.kind() == ErrorKind::Corruption || now < known.again_at_micros {
-                return Err(known.error.clone());
+                return Err(known.error.clone().of_needed_file());
             }
         }
         match self.store.read(self.id) {
@@ -311,7 +313,7 @@ impl ValueFile {
             }
             Err(error) => {
                 *unopened = Some(self.store.unopened(error.clone()));
-                Err(error)
+                Err(error.of_needed_file())
             }
         }
     }
@@ -442,8 +444,9 @@ impl NamedValues {
         // Their figures change meanwhile, and an order must not.
         let figures = |file: &Arc<ValueFile>| {
             let named = named.get(&file.id).copied().filter(|bytes| *bytes > 0)?;
-            let live = file.live_bytes.load(Ordering::Relaxed);
-            file.may_be_emptied().then_some((live, file.frame_bytes(), file.id, named))
+            let (live, bytes) = (file.live_bytes.load(Ordering::Relaxed), file.frame_bytes());
+            // Without bytes it is not open, and nothing can be moved out of it.
+            (bytes > 0 && file.may_be_emptied()).then_some((live, bytes, file.id, named))
         };
         let movable = self.0.values().filter_map(figures);
         let (mut sparse, mut others): (Vec<_>, Vec<_>) =
@@ -458,7 +461,10 @@ impl NamedValues {
         let mut chosen = HashMap::new();
         for (.., id, named) in sparse {
             let with = moved.saturating_add(named);
-            if with > budget.max || with > budget.wanted && !chosen.is_empty() {
+            if with > budget.max {
+                continue;
+            }
+            if with > budget.wanted && !chosen.is_empty() {
                 break;
             }
             moved = with;
@@ -473,7 +479,7 @@ impl NamedValues {
             if moved.saturating_add(with) > budget.wanted.min(budget.max) {
                 break;
             }
-            if with >= bytes.saturating_mul(SMALL_GROWTH) {
+            if with >= bytes.saturating_mul(budget.growth) {
                 count = at + 1;
             }
         }

@@ -468,6 +468,31 @@ fn a_list_that_cannot_be_read_costs_no_table_and_no_file_and_counts_again_once_i
 }
 
 #[test]
+fn what_compactions_replace_while_a_list_cannot_be_read_is_there_once_it_can_be() {
+    let disk = Arc::new(MemoryFiles::new());
+    let (engine, tablet, model, id) = furnished(Arc::clone(&disk) as Arc<dyn Files>);
+    engine.close().unwrap();
+    let tablet = tablet.id();
+    drop(engine);
+    let faults = FaultFiles::new(Arc::clone(&disk) as Arc<dyn Files>);
+    faults.inject(Fault::new(FaultOp::Open).on_path("BACKUP-").sticky());
+    let engine = open(Arc::new(faults.clone()), 2);
+    engine.retain_tablets(&[tablet]).unwrap();
+    engine.retain_backups(&[id]).unwrap();
+    serve(&engine);
+    let before = data_files(&disk);
+    apply(&engine.tablet(tablet).unwrap(), b"row", vec![put(1, "q", 1000, "since")]);
+    engine.compact_fully().unwrap();
+    engine.run_background().unwrap();
+    let left = data_files(&disk);
+    assert!(left.iter().any(|file| !before.contains(file)), "something was compacted");
+    engine.close().unwrap();
+    drop(engine);
+    faults.heal();
+    assert_restores(&open(Arc::new(faults), 2), id, &model);
+}
+
+#[test]
 fn a_table_with_a_damaged_file_is_not_backed_up_and_the_error_names_it() {
     let files = Arc::new(MemoryFiles::new());
     let (engine, tablet, _, backup) = furnished(Arc::clone(&files) as Arc<dyn Files>);

@@ -96,6 +96,19 @@ fn a_small_tablet_is_not_rewritten_for_versions_at_each_pause_of_its_writer() {
 }
 
 #[test]
+fn an_old_version_under_a_new_one_in_memory_goes_by_a_rule_of_both() {
+    const HOUR: i64 = 3_600_000_000;
+    let rules = vec![GcRule::MaxVersions(1), GcRule::MaxAge(HOUR)];
+    let rig = Rig::new(tiny_options(), schema(GcRule::Intersection(rules)), 1);
+    rig.apply(b"r", vec![put(1, "q", START_MICROS, "old")]);
+    futures::executor::block_on(rig.tablet.flush()).unwrap();
+    rig.clock.advance_micros(2 * HOUR as u64);
+    rig.apply(b"r", vec![put(1, "q", START_MICROS + 2 * HOUR, "new")]);
+    idle_for_a_minute(&rig);
+    assert_eq!(timestamps(&rig, b"r"), [START_MICROS + 2 * HOUR]);
+}
+
+#[test]
 fn cells_older_than_the_maximum_age_go_while_a_tablet_is_written_to_slowly() {
     let rig = Rig::new(tiny_options(), schema(GcRule::MaxAge(3_600_000_000)), 1);
     rig.apply(b"r", vec![put(1, "q", START_MICROS, "v")]);

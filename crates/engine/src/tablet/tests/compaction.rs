@@ -253,7 +253,7 @@ fn write_noise(tablet: &Tablet) {
 }
 
 /// A row with a value of so many bytes that do not compress.
-fn noisy(row: &str, len: usize) -> RowBatch {
+pub(super) fn noisy(row: &str, len: usize) -> RowBatch {
     let mut batch = batch(row, &["a"]);
     let mut noise = u64::from(batch.row[batch.row.len() - 1]);
     let bytes = std::iter::repeat_with(|| {

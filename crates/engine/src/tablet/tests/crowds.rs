@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
+use super::compaction::noisy;
 use super::*;
 use crate::options::{CompactionStyle, CompressionPolicy};
 
@@ -25,9 +26,7 @@ fn flush_one_by_one(rig: &Rig, row: fn(u32) -> String, value: &[u8]) {
         }
         block_on(rig.tablet.apply(one)).unwrap();
         block_on(rig.tablet.flush()).unwrap();
-        while let Some(claim) = rig.tablet.claim_by_shape() {
-            claim.run().unwrap();
-        }
+        settle(rig);
     }
 }
 
@@ -54,6 +53,80 @@ fn a_tablet_that_is_flushed_a_row_at_a_time_keeps_few_files_and_writes_them_few_
             assert!((0..FLUSHES).all(|n| rig.cells(&row(n)) == 1));
         }
     }
+}
+
+/// Compacts what is due; how many compactions that took.
+fn settle(rig: &Rig) -> usize {
+    let claims = std::iter::from_fn(|| rig.tablet.claim_by_shape());
+    claims.take(100).map(|claim| claim.run().unwrap()).count()
+}
+
+#[test]
+fn flushes_that_are_cut_again_where_they_were_are_not_merged_for_their_number() {
+    const PART: usize = 48 << 10;
+    let rig = rig_with(EngineOptions {
+        memtable_bytes: 256 << 10,
+        target_file_bytes: 1 << 20,
+        separate_values_bytes: 0,
+        compression: CompressionPolicy::None,
+        ..tiered()
+    });
+    let write = |n: usize| {
+        block_on(rig.tablet.apply(noisy(&format!("row-{n:06}"), PART))).unwrap();
+        block_on(rig.tablet.flush()).unwrap();
+    };
+    for n in 0..1000 {
+        write(n);
+        settle(&rig);
+    }
+    rig.engine.compact_fully().unwrap();
+    assert!(rig.tablet.version().level(6).len() > 40);
+    // One in the rows of each file of the last level, which merges are cut at.
+    for n in (10..1000).step_by(22) {
+        write(n);
+    }
+    assert!(settle(&rig) < 10);
+}
+
+#[test]
+fn a_damaged_file_among_many_small_ones_keeps_no_newer_ones_from_being_merged() {
+    let memory = Arc::new(MemoryFiles::new());
+    let files = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let seen = Arc::clone(&files) as Arc<dyn Files>;
+    let rig = rig_over(EngineOptions::default(), clock.clone(), memory, seen);
+    let write = |rows: std::ops::Range<u32>| {
+        for n in rows {
+            block_on(rig.tablet.apply(batch(&in_order(n), &["a"]))).unwrap();
+            block_on(rig.tablet.flush()).unwrap();
+        }
+    };
+    write(0..40);
+    let damaged = rig.tablet.version().level(0)[20].id;
+    let path = format!("{damaged:016x}.sst");
+    files.inject(Fault::new(FaultOp::Read).on_path(path.as_str()).sticky());
+    let claim = rig.tablet.claim_by_shape().unwrap();
+    assert_eq!((claim.pick.reason, claim.pick.inputs.len()), (pick::Reason::Crowd, 40));
+    claim.run().unwrap_err();
+    assert_eq!(rig.engine.health(), Health::Serving);
+    assert!(rig.tablet.claim_by_shape().is_none());
+
+    write(40..80);
+    let claim = rig.tablet.claim_by_shape().unwrap();
+    assert_eq!(claim.pick.inputs.len(), 40);
+    claim.run().unwrap();
+    assert_eq!(rig.tablet.version().sst_count(), 41);
+    // Those that come while all fails again are merged without the first ones, too.
+    write(80..90);
+    clock.advance_micros(compact::FAILED_WAIT_MICROS);
+    rig.tablet.claim_by_shape().unwrap().run().unwrap_err();
+    write(90..120);
+    assert_eq!(settle(&rig), 1);
+    assert!(rig.tablet.version().sst_count() < 50);
+    files.heal();
+    clock.advance_micros(2 * compact::FAILED_WAIT_MICROS);
+    settle(&rig);
+    assert!(rig.tablet.version().sst_count() < 32);
 }
 
 #[test]

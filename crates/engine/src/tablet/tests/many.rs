@@ -99,7 +99,7 @@ fn a_compaction_asks_each_of_its_hundred_thousand_inputs_for_its_values() {
     let rig = rig();
     rig.write(&["r"]);
     rig.multiply(FILES);
-    let values = rig.tablet.value_inputs(&rig.tablet.hold(), &rig.pick_full(), u64::MAX);
+    let values = rig.tablet.value_inputs(&rig.tablet.hold(), &rig.pick_full(), 1, u64::MAX);
     assert!(values.to_move.is_empty());
 }
 
