@@ -554,6 +554,27 @@ fn with_a_bad_sector(options: EngineOptions, dir: &str, offset: u64) -> (Faulty,
     (faulty, name)
 }
 
+#[test]
+fn a_file_that_is_missing_is_damage_to_those_who_read_its_rows() {
+    for dir in ["sst", "values"] {
+        let options = EngineOptions { separate_values_bytes: 100, ..tiny_options() };
+        let rig = Rig::new(options.clone(), plain_schema(), 3);
+        rig.apply(b"row-000", vec![put(1, "a", 1000, &"x".repeat(400))]);
+        block_on(rig.tablet.flush()).unwrap();
+        rig.engine.close().unwrap();
+        let Rig { files, engine, tablet, .. } = rig;
+        drop((engine, tablet));
+        let dir = Path::new("/data").join(dir);
+        let name = files.list(&dir).unwrap().remove(0).name;
+        files.remove(&dir.join(&name)).unwrap();
+        let faulty = faulty_with(&files, options);
+        let (rows, error) = rows_from(&faulty.tablet, 0, 1, &Projection::all());
+        let error = error.unwrap();
+        assert_eq!((rows, error.kind()), (0, ErrorKind::Corruption), "{error}");
+        assert!(error.message().contains(&name), "{error}");
+    }
+}
+
 /// The first `rows_max` rows from row `first` on, and the error that ended them, if one did.
 fn rows_from(
     tablet: &Tablet,
