@@ -227,16 +227,23 @@ impl ReadRows {
             let (wanted, selection) = (self.responder.rows_left(), &self.responder.selection);
             let seen = reader.next(wanted, selection.projection()).await.map_err(Error::from);
             self.tablet = reader.tablet;
-            match &seen {
+            let row_bytes = match &seen {
                 Ok(Some(Seen::RangeEnd { records, .. })) => {
                     self.turn.row(reader.scan_start_bytes);
                     self.turn.steps(*records);
+                    0
                 }
-                Ok(Some(seen)) => self.turn.row(seen.row_bytes()),
-                Ok(None) | Err(_) => {}
-            }
+                Ok(Some(seen)) => {
+                    let bytes = seen.row_bytes();
+                    self.turn.row(bytes);
+                    bytes
+                }
+                Ok(None) | Err(_) => 0,
+            };
             let more = match seen {
-                Ok(Some(seen)) if self.responder.is_long(&seen) => self.push_aside(seen).await,
+                Ok(Some(seen)) if self.responder.is_long(&seen, row_bytes) => {
+                    self.push_aside(seen).await
+                }
                 Ok(Some(seen)) => self.responder.push(seen),
                 Ok(None) => Ok(false),
                 Err(error) => Err(error),
@@ -600,10 +607,10 @@ impl Responder {
         Ok(sent)
     }
 
-    /// Whether to take it would keep others waiting.
-    fn is_long(&self, seen: &Seen) -> bool {
+    /// Whether to take what was seen, with so many bytes of cells, would keep others waiting.
+    fn is_long(&self, seen: &Seen, row_bytes: usize) -> bool {
         seen.cells() >= WIDE_ROW_CELLS
-            || self.selection.has_filter() && seen.row_bytes() >= FILTERED_ROW_BYTES
+            || self.selection.has_filter() && row_bytes >= FILTERED_ROW_BYTES
     }
 
     /// Takes what was seen; returns whether more is wanted.

@@ -88,7 +88,7 @@ pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
             }
             check_whole(files.get(before..).unwrap_or_default())?;
         } else if path.exists() {
-            if !path.is_file() {
+            if !is_file(path)? {
                 // How long it is, and what its first bytes are, would have to be known before it is read, and again after an
                 // interruption.
                 return Err(Error::failed(format!(

@@ -62,7 +62,7 @@ impl Backups {
         Ok(lists)
     }
 
-    /// Keeps the files of what was read; all, where a list could not be, as far as they can be listed.
+    /// Keeps the files of what was read; all, where a list could not be. An error where these cannot be listed.
     pub(crate) fn open(lists: Lists, store: &Arc<SstStore>) -> Result<Self> {
         if lists.unread {
             store.keep_all()?;
