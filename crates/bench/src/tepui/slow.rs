@@ -9,8 +9,8 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use tepui_engine::Result;
 use tepui_engine::io::{
-    Attached, Attempt, DeviceFile, DirEntry, FileLock, Files, IoEngine, IoMetrics, RandomFile,
-    ReadRequest, Removed, WritableFile,
+    Attached, Attempt, DeviceFile, DirEntry, Directory, FileLock, Files, IoEngine, IoMetrics,
+    RandomFile, ReadRequest, Removed, WritableFile,
 };
 
 /// How slow.
@@ -123,8 +123,8 @@ impl Files for SlowFiles {
         self.0.remove_dir(dir)
     }
 
-    fn sync_dir(&self, dir: &Path) -> Result<()> {
-        self.0.sync_dir(dir)
+    fn open_dir(&self, dir: &Path) -> Result<Box<dyn Directory>> {
+        self.0.open_dir(dir)
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {

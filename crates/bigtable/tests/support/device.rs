@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use tepui_engine::Result;
 use tepui_engine::io::{
-    DirEntry, FileLock, Files, InlineIo, IoEngine, MemoryFiles, RandomFile, ReadRequest,
+    DirEntry, Directory, FileLock, Files, InlineIo, IoEngine, MemoryFiles, RandomFile, ReadRequest,
     WritableFile,
 };
 
@@ -97,8 +97,8 @@ impl Files for Device {
         self.files.remove_dir(dir)
     }
 
-    fn sync_dir(&self, dir: &Path) -> Result<()> {
-        self.files.sync_dir(dir)
+    fn open_dir(&self, dir: &Path) -> Result<Box<dyn Directory>> {
+        self.files.open_dir(dir)
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {

@@ -122,10 +122,10 @@ impl Pick {
         self.inputs.iter().map(|s| s.bytes).sum()
     }
 
-    /// The inputs to leave alone for a while after it failed, some at least. Of one that goes down more than a level by its own choice
-    /// the lowest, so that the next stops above them: that may have room, or meet no damage.
+    /// The inputs to leave alone for a while after it failed, some at least. Of one that goes down more than a level, by its own choice
+    /// or because level 0 holds much, the lowest, so that the next stops above them: that may have room, or meet no damage.
     pub(crate) fn gives_up(&self) -> impl Iterator<Item = &Arc<SstRef>> {
-        let is_deep = self.reason == Reason::Size
+        let is_deep = matches!(self.reason, Reason::Size | Reason::L0)
             && self.inputs.iter().any(|file| file.level + 1 < self.output_level);
         let lowest = self.inputs.iter().map(|file| file.level).max();
         self.inputs.iter().filter(move |file| !is_deep || Some(file.level) == lowest)
@@ -438,8 +438,14 @@ fn pick_within_l0(
 
 /// Small flushes, but for those from which on merges have failed.
 fn pick_crowd(shape: &Shape, busy: &Busy) -> Option<Pick> {
-    let newer = shape.crowd.iter().filter(|file| file.min_seq > busy.crowds_after);
-    let inputs: Vec<_> = newer.cloned().collect();
+    let newer: Vec<_> = {
+        let newer = shape.crowd.iter().filter(|file| file.min_seq > busy.crowds_after);
+        newer.cloned().collect()
+    };
+    // Those that are newer than one which is left alone, for its damage perhaps, do without it.
+    let is_free = |age: &&[Arc<SstRef>]| !age.iter().any(|file| busy.files.contains(&file.id));
+    let free = ages(&newer).into_iter().filter_map(|age| newer.get(age));
+    let inputs: Vec<_> = free.take_while(is_free).flatten().cloned().collect();
     let are_many = ages(&inputs).len() >= CROWD_AGES_MIN || inputs.len() == shape.crowd.len();
     if are_many { within_l0(Reason::Crowd, inputs, busy) } else { None }
 }

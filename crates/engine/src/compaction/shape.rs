@@ -369,9 +369,12 @@ fn debt(
         if level < targets.base_level && held == 0.0 {
             continue;
         }
-        debt += excess * (1.0 + met);
+        // What is more than a level should have goes past it, to the next.
+        let target = targets.at(level) as f64;
+        let written = if level == LAST_LEVEL { excess } else { excess.min(target) };
+        debt += written * (1.0 + met);
         above = (held + excess) as u64;
-        excess = (held + excess - targets.at(level) as f64).max(0.0);
+        excess = (held + excess - target).max(0.0);
     }
     debt as u64
 }
@@ -483,5 +486,10 @@ mod tests {
             before = debt;
         }
         assert!(before > 40 * 64 * MIB);
+        // As the last level grows by a mebibyte, so that there is another level above it from one step to the next.
+        let at = |last: u64| debt_of(&[(0, 3 << 30), (6, last * MIB)]);
+        for last in 200..300u64 {
+            assert!(at(last + 1).abs_diff(at(last)) < 64 * MIB, "{last}");
+        }
     }
 }

@@ -17,7 +17,9 @@ use bytes::Bytes;
 use rustix::io::Errno;
 
 use super::device::{Attempt, DeviceFile, retry_once};
-use super::{DirEntry, DiskSpace, FileLock, Files, IoMetrics, RandomFile, Removed, WritableFile};
+use super::{
+    DirEntry, Directory, DiskSpace, FileLock, Files, IoMetrics, RandomFile, Removed, WritableFile,
+};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A kind of operation.
@@ -27,7 +29,7 @@ pub enum FaultOp {
     Any,
     /// [`Files::create`] and [`Files::create_immutable`].
     Create,
-    /// [`Files::open`], and [`Files::lock_to_read`].
+    /// [`Files::open`] and its kin, and [`Files::lock_to_read`].
     Open,
     /// [`Files::truncate`].
     Truncate,
@@ -43,7 +45,9 @@ pub enum FaultOp {
     Remove,
     /// [`Files::remove_dir`].
     RemoveDir,
-    /// [`Files::sync_dir`].
+    /// [`Files::open_dir`], and [`Files::sync_dir`] with it.
+    OpenDir,
+    /// [`Directory::sync`], and [`Files::sync_dir`] with it.
     SyncDir,
     /// [`Files::lock`].
     Lock,
@@ -285,6 +289,11 @@ impl Files for FaultFiles {
         Ok(Arc::new(FaultRandom { inner: self.inner.open_immutable(path)?, files: self.clone() }))
     }
 
+    fn open_left(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
+        self.check(FaultOp::Open, path)?;
+        Ok(Arc::new(FaultRandom { inner: self.inner.open_left(path)?, files: self.clone() }))
+    }
+
     fn metrics(&self) -> Option<Arc<IoMetrics>> {
         Some(Arc::clone(&self.metrics))
     }
@@ -329,9 +338,10 @@ impl Files for FaultFiles {
         self.inner.remove_dir(dir)
     }
 
-    fn sync_dir(&self, dir: &Path) -> Result<()> {
-        self.check(FaultOp::SyncDir, dir)?;
-        self.inner.sync_dir(dir)
+    fn open_dir(&self, dir: &Path) -> Result<Box<dyn Directory>> {
+        self.check(FaultOp::OpenDir, dir)?;
+        let inner = self.inner.open_dir(dir)?;
+        Ok(Box::new(FaultDirectory { inner, path: dir.to_owned(), files: self.clone() }))
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
@@ -342,6 +352,20 @@ impl Files for FaultFiles {
     fn lock_to_read(&self, path: &Path) -> Result<Box<dyn FileLock>> {
         self.check(FaultOp::Open, path)?;
         self.inner.lock_to_read(path)
+    }
+}
+
+#[derive(Debug)]
+struct FaultDirectory {
+    inner: Box<dyn Directory>,
+    path: PathBuf,
+    files: FaultFiles,
+}
+
+impl Directory for FaultDirectory {
+    fn sync(&self) -> Result<()> {
+        self.files.check(FaultOp::SyncDir, &self.path)?;
+        self.inner.sync()
     }
 }
 

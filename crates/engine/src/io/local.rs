@@ -30,7 +30,8 @@ use super::device::{DeviceFile, READ_UNCHECKED_BYTES_MAX, read_blocking};
 #[cfg(target_os = "linux")]
 use super::direct::{DirectWritable, Refusal};
 use super::{
-    DirEntry, DiskSpace, FileLock, Files, IoMetrics, IoMode, RandomFile, Removed, WritableFile,
+    DirEntry, Directory, DiskSpace, FileLock, Files, IoMetrics, IoMode, RandomFile, Removed,
+    WritableFile,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -218,6 +219,16 @@ impl Files for LocalFiles {
         self.open(path)
     }
 
+    fn open_left(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
+        // Whatever the mode.
+        if let Some(file) = self.open_direct(path)? {
+            return Ok(Arc::new(file));
+        }
+        let file = self.open_buffered(path)?;
+        file.forget_pages();
+        Ok(Arc::new(file))
+    }
+
     fn metrics(&self) -> Option<Arc<IoMetrics>> {
         Some(Arc::clone(&self.metrics))
     }
@@ -276,15 +287,11 @@ impl Files for LocalFiles {
         fs::remove_dir(dir).map_err(|e| failed("remove directory", dir, &e))
     }
 
-    fn sync_dir(&self, dir: &Path) -> Result<()> {
+    fn open_dir(&self, dir: &Path) -> Result<Box<dyn Directory>> {
         // The parent of a relative one-part path is the empty path, which means "here".
         let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-        let handle = File::open(dir).map_err(|e| failed("open directory", dir, &e))?;
-        // What it lacked, it may have lost names for: that is no shortage which passes.
-        handle.sync_all().map_err(|e| {
-            let error = failed("sync directory", dir, &e);
-            Error::new(ErrorKind::Io, error.message())
-        })
+        let file = File::open(dir).map_err(|e| failed("open directory", dir, &e))?;
+        Ok(Box::new(LocalDirectory { file, path: dir.to_owned() }))
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
@@ -308,6 +315,22 @@ fn lock_file(file: File, path: &Path, operation: FlockOperation) -> Result<Box<d
             format!("{} is locked: another process uses this directory", path.display()),
         )),
         Err(errno) => Err(failed("lock", path, &errno.into())),
+    }
+}
+
+#[derive(Debug)]
+struct LocalDirectory {
+    file: File,
+    path: PathBuf,
+}
+
+impl Directory for LocalDirectory {
+    fn sync(&self) -> Result<()> {
+        // What it lacked, it may have lost names for: that is no shortage which passes.
+        self.file.sync_all().map_err(|e| {
+            let error = failed("sync directory", &self.path, &e);
+            Error::new(ErrorKind::Io, error.message())
+        })
     }
 }
 
@@ -417,6 +440,15 @@ struct LocalRandom {
 }
 
 impl LocalRandom {
+    /// Has reads come from the device, where the file system refuses to pass by the page cache. As far as that goes: a page that
+    /// somebody has mapped stays.
+    fn forget_pages(&self) {
+        // What can still be written is; what a failed sync has lost counts as written, and goes.
+        let _ = self.file.sync_data();
+        #[cfg(target_os = "linux")]
+        let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
+    }
+
     fn as_device(&self) -> DeviceFile<'_> {
         let Alignment { offset, memory } =
             self.alignment.unwrap_or(Alignment { offset: 1, memory: 1 });
@@ -654,6 +686,22 @@ mod tests {
             files.open_immutable(Path::new("/proc/self/nothing")).unwrap_err().kind()
                 == ErrorKind::NotFound
         );
+        let left = files.open_left(Path::new("/proc/self/cmdline")).unwrap();
+        assert_eq!(left.read_at(0, 1).unwrap(), file.read_at(0, 1).unwrap());
+    }
+
+    #[test]
+    fn what_another_process_left_is_read_past_the_page_cache_in_any_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let mut file = LocalFiles::default().create(&path).unwrap();
+        file.append(b"not synced").unwrap();
+        let direct = |mode| {
+            let left = LocalFiles::new(mode).open_left(&path).unwrap();
+            assert_eq!(left.read_at(0, 10).unwrap(), "not synced");
+            left.device().unwrap().offset_align
+        };
+        assert_eq!(direct(IoMode::Buffered), direct(IoMode::Direct));
     }
 
     #[test]

@@ -18,7 +18,7 @@
 //! * A crash makes every handle and lock of before fail, so that a "process" that lives on in a test
 //!   cannot write into the next life.
 //! * What a failed sync has lost ([`MemoryFiles::lose_unsynced`]) is seen by whoever opens the file and by
-//!   [`Files::open_immutable`] not, as the page cache and the device disagree after such a failure.
+//!   [`Files::open_left`] not, as the page cache and the device disagree after such a failure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::{DirEntry, FileLock, Files, RandomFile, Rng, WritableFile};
+use super::{DirEntry, Directory, FileLock, Files, RandomFile, Rng, WritableFile};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The unit in which a disk loses data: a page of the page cache.
@@ -341,6 +341,31 @@ impl MemoryFiles {
     }
 }
 
+#[derive(Debug)]
+struct MemoryDirectory {
+    disk: Arc<Mutex<Disk>>,
+    life: u64,
+    path: PathBuf,
+}
+
+impl Directory for MemoryDirectory {
+    fn sync(&self) -> Result<()> {
+        let mut disk = lock(&self.disk);
+        if disk.life != self.life {
+            return Err(crashed("sync directory", &self.path));
+        }
+        disk.dir("sync directory", &self.path)?;
+        let (now, later) = std::mem::take(&mut disk.changes)
+            .into_iter()
+            .partition(|change: &Change| change.touches(&self.path));
+        disk.changes = later;
+        for change in now {
+            change.apply(&mut disk.durable_names);
+        }
+        Ok(())
+    }
+}
+
 impl Default for MemoryFiles {
     fn default() -> Self {
         Self::new()
@@ -366,7 +391,7 @@ impl Files for MemoryFiles {
         Ok(Arc::new(MemoryRandom { handle, past_cache: false }))
     }
 
-    fn open_immutable(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
+    fn open_left(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
         let disk = lock(&self.disk);
         let contents = disk.file("open", path)?;
         let handle = self.handle(&disk, path, contents);
@@ -458,16 +483,11 @@ impl Files for MemoryFiles {
         Ok(())
     }
 
-    fn sync_dir(&self, dir: &Path) -> Result<()> {
-        let mut disk = lock(&self.disk);
-        disk.dir("sync directory", dir)?;
-        let (now, later) =
-            std::mem::take(&mut disk.changes).into_iter().partition(|c: &Change| c.touches(dir));
-        disk.changes = later;
-        for change in now {
-            change.apply(&mut disk.durable_names);
-        }
-        Ok(())
+    fn open_dir(&self, dir: &Path) -> Result<Box<dyn Directory>> {
+        let disk = lock(&self.disk);
+        disk.dir("open directory", dir)?;
+        let (path, life) = (dir.to_owned(), disk.life);
+        Ok(Box::new(MemoryDirectory { disk: Arc::clone(&self.disk), life, path }))
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
@@ -505,6 +525,10 @@ impl Drop for MemoryLock {
     }
 }
 
+fn crashed(what: &str, path: &Path) -> Error {
+    Error::new(ErrorKind::Io, format!("{what} {}: the machine crashed", path.display()))
+}
+
 #[derive(Debug)]
 struct Handle {
     disk: Arc<Mutex<Disk>>,
@@ -517,8 +541,7 @@ impl Handle {
     /// The contents, unless the machine crashed since the file was opened.
     fn contents(&self, what: &str) -> Result<MutexGuard<'_, Contents>> {
         if lock(&self.disk).life != self.life {
-            let path = self.path.display();
-            return Err(Error::new(ErrorKind::Io, format!("{what} {path}: the machine crashed")));
+            return Err(crashed(what, &self.path));
         }
         Ok(lock(&self.contents))
     }

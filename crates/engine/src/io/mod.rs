@@ -149,6 +149,11 @@ pub trait Files: Send + Sync + Debug {
     fn open_immutable(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
         self.open(path)
     }
+    /// Opens a file that another process may have written last, to be read as the device has it: where a sync of that process
+    /// failed, the page cache may show what the device does not have, and take it for written.
+    fn open_left(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
+        self.open_immutable(path)
+    }
     /// The counters of its reads, where they are counted.
     fn metrics(&self) -> Option<Arc<IoMetrics>> {
         None
@@ -176,8 +181,12 @@ pub trait Files: Send + Sync + Debug {
     }
     /// Removes an empty directory.
     fn remove_dir(&self, dir: &Path) -> Result<()>;
+    /// Opens a directory whose names are to be made durable: all that a later sync of them takes.
+    fn open_dir(&self, dir: &Path) -> Result<Box<dyn Directory>>;
     /// Makes the names in a directory durable.
-    fn sync_dir(&self, dir: &Path) -> Result<()>;
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        self.open_dir(dir)?.sync()
+    }
     /// Takes an exclusive advisory lock on a file, creating it; `Locked` where another holder has it.
     /// Held until the guard is dropped or the process ends.
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>>;
@@ -185,6 +194,12 @@ pub trait Files: Send + Sync + Debug {
     fn lock_to_read(&self, path: &Path) -> Result<Box<dyn FileLock>> {
         self.lock(path)
     }
+}
+
+/// A directory that is open.
+pub trait Directory: Send + Debug {
+    /// Makes the names in it durable. Never `Exhausted`: what it lacked, it may have lost names for.
+    fn sync(&self) -> Result<()>;
 }
 
 /// Keeps a lock on a file while it lives.

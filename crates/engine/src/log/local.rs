@@ -152,6 +152,7 @@ impl LocalLog {
             // What is left of an earlier process was synced when it was cut.
             synced: AtomicU64::new(summary.max_seq),
             segments: Mutex::new(segments),
+            busy_since: AtomicU64::new(0),
             metrics: LogMetrics::default(),
         };
         shared.metrics.segment();
@@ -440,7 +441,7 @@ impl CommitLog for LocalLog {
     }
 
     fn held(&self) -> Option<String> {
-        lock(&self.shared.queue).held.clone()
+        self.shared.held()
     }
 
     fn hurry(&self) {

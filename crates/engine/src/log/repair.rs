@@ -100,7 +100,7 @@ pub fn lost(files: &dyn Files, dir: &Path) -> Result<Lost> {
     let mut before: Option<Predecessor> = None;
     for (id, _) in segments {
         let path = dir.join(segment_name(id));
-        let mut salvage = Salvage::open(files.open(&path)?, MAGIC, id)?;
+        let mut salvage = Salvage::open(files.open_left(&path)?, MAGIC, id)?;
         let (mut bytes, mut damaged_to) = (0, None);
         loop {
             let record = salvage.next_record()?;
@@ -165,7 +165,7 @@ struct Scan {
 }
 
 fn scan(files: &dyn Files, path: &Path, id: u64) -> Result<Scan> {
-    let mut salvage = Salvage::open(files.open(path)?, MAGIC, id)?;
+    let mut salvage = Salvage::open(files.open_left(path)?, MAGIC, id)?;
     let mut scan = Scan { opening: None, batches: 0, damaged: Vec::new(), bytes: 0 };
     let mut unknown = Vec::new();
     while let Some(record) = salvage.next_record()? {
@@ -208,7 +208,7 @@ fn rewrite(
 ) -> Result<(Option<PathBuf>, u64)> {
     let path = dir.join(segment_name(id));
     let fresh = dir.join(format!("{}{REPAIR_SUFFIX}", segment_name(id)));
-    let mut salvage = Salvage::open(files.open(&path)?, MAGIC, id)?;
+    let mut salvage = Salvage::open(files.open_left(&path)?, MAGIC, id)?;
     let mut writer = RecordWriter::create(files, &fresh, MAGIC, id)?;
     writer.append(&encode_opening(opening.id, opening.bytes))?;
     while let Some(record) = salvage.next_record()? {

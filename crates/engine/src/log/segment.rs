@@ -107,11 +107,10 @@ impl SegmentReader {
         Self::over(files.open(&path)?, path, id, tail, end)
     }
 
-    /// Opens the segment that an earlier process was writing, as the device has it. Where a sync of that process
-    /// failed, the page cache may show what the device does not have, and take it for written.
+    /// Opens the segment that an earlier process was writing, as the device has it.
     pub fn open_left(files: &dyn Files, dir: &Path, id: u64) -> Result<Self> {
         let path = dir.join(segment_name(id));
-        Self::over(files.open_immutable(&path)?, path, id, Tail::MayBeTorn, u64::MAX)
+        Self::over(files.open_left(&path)?, path, id, Tail::MayBeTorn, u64::MAX)
     }
 
     fn over(

@@ -56,6 +56,10 @@ const HOLD_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How long what is queued is held before health checks are told: a shorter want is over before anybody looks.
 const HOLD_TOLD: Duration = Duration::from_secs(1);
 
+/// How long one write or sync is under way before health checks are told. Disks of clouds stand still for a second or two now and then;
+/// after ten most clients have given up.
+const STALL_TOLD: Duration = Duration::from_secs(10);
+
 /// What the log's thread and its callers share.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -72,6 +76,8 @@ pub(super) struct Shared {
     pub(super) synced: AtomicU64,
     /// By ascending id; the last is the one being written.
     pub(super) segments: Mutex<Vec<Arc<SegmentInfo>>>,
+    /// When who writes began with what is under way (monotonic micros); 0 where nothing is.
+    pub(super) busy_since: AtomicU64,
     pub(super) metrics: LogMetrics,
 }
 
@@ -256,6 +262,28 @@ impl Shared {
         !queue.closing && !queue.hurried
     }
 
+    /// Notes that writing begins, until what it returns is dropped.
+    fn begin(&self) -> Busy<'_> {
+        self.busy_since.store(self.clock.monotonic_micros().max(1), Ordering::Relaxed);
+        Busy(self)
+    }
+
+    /// Why writes wait, where they have for long.
+    pub(super) fn held(&self) -> Option<String> {
+        let since = self.busy_since.load(Ordering::Relaxed);
+        let held = lock(&self.queue).held.clone();
+        let stalled = || {
+            let micros = self.clock.monotonic_micros().saturating_sub(since);
+            let waited = Duration::from_micros(if since == 0 { 0 } else { micros });
+            (waited >= STALL_TOLD).then(|| {
+                let dir = self.dir.display();
+                let seconds = waited.as_secs();
+                format!("writes wait for the disk: a write or a sync in {dir} has taken {seconds} s so far")
+            })
+        };
+        held.or_else(stalled)
+    }
+
     /// Ends the log with an error, once: first nothing more is taken, then everybody is told. The log of the process comes last,
     /// since it may fail.
     fn fail(&self, error: &Error, observer: &dyn LogObserver) {
@@ -273,6 +301,15 @@ impl Shared {
         observer.failed(error);
         drop(dropped);
         tracing::error!(%error, "the commit log failed; writes are refused until a restart");
+    }
+}
+
+/// While it is there, something is written.
+struct Busy<'a>(&'a Shared);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.busy_since.store(0, Ordering::Relaxed);
     }
 }
 
@@ -339,6 +376,7 @@ fn serve(worker: &Mutex<Worker>, shared: &Shared, observer: &dyn LogObserver) ->
         let work = shared.next_work(deadline, &mut gather)?;
         let is_last = matches!(work, Work::Close);
         let mut worker = alive(worker)?;
+        let _busy = shared.begin();
         let done = match work {
             Work::Group => worker.work_off(observer, &mut gather),
             Work::Timer => worker.on_timer(),
@@ -357,6 +395,7 @@ pub(super) fn write_here(worker: &Mutex<Worker>, shared: &Shared, observer: &dyn
     let _guard = OnPanic(shared, observer);
     let done = match worker.try_lock() {
         Ok(mut worker) => {
+            let _busy = shared.begin();
             worker.write_little(observer).inspect_err(|error| shared.fail(error, observer))
         }
         // Whoever holds it looks at the queue again; the thread always does.

@@ -30,7 +30,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{Files, RandomFile};
+use crate::io::{Directory, Files, RandomFile};
 use crate::log::record::{
     self, FILE_HEADER_BYTES, FORMAT_VERSION, FileHeader, RECORD_HEADER_BYTES, RecordReader,
     RecordWriter, Salvage, TailEnd,
@@ -107,9 +107,10 @@ impl Journal {
         id: u64,
         first: &[u8],
     ) -> Result<Self> {
+        let dir = files.open_dir(path.parent().unwrap_or(Path::new("")))?;
         let draft = Self::draft(files, path, magic, id, first)?;
         let draft_path = draft.writer.path().to_owned();
-        draft.publish(files, path).inspect_err(|_| {
+        draft.publish(files, dir.as_ref(), path).inspect_err(|_| {
             // Where it was renamed there is none.
             let _ = files.remove(&draft_path);
         })
@@ -136,11 +137,16 @@ impl Journal {
         })
     }
 
-    /// Gives a draft its name, durably.
-    pub(crate) fn publish(mut self, files: &dyn Files, path: &Path) -> Result<Self> {
+    /// Gives a draft its name in its directory, durably. Takes no open file.
+    pub(crate) fn publish(
+        mut self,
+        files: &dyn Files,
+        dir: &dyn Directory,
+        path: &Path,
+    ) -> Result<Self> {
         files.rename(self.writer.path(), path)?;
         self.writer.renamed(path);
-        sync_parent(files, path)?;
+        dir.sync()?;
         self.mark()?;
         Ok(self)
     }
@@ -203,8 +209,7 @@ impl Journal {
     /// Reads all records. `id` is what the file must have; `None` takes its own word, for inspection.
     /// Changes nothing.
     pub fn read(files: &dyn Files, path: &Path, magic: Magic, id: Option<u64>) -> Result<Contents> {
-        // As the device has it: after a sync that failed, the page cache may show more.
-        let file = files.open_immutable(path)?;
+        let file = files.open_left(path)?;
         let len = file.len()?;
         if len > JOURNAL_BYTES_MAX {
             let what = format_args!("{len} bytes are more than such a file may have");

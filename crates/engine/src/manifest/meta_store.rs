@@ -370,7 +370,7 @@ mod tests {
     use super::super::meta_record::dump;
     use super::super::testing::{CRASHES, Crash, TestFiles};
     use super::*;
-    use crate::io::{FaultFiles, MemoryFiles};
+    use crate::io::{Fault, FaultFiles, FaultOp, MemoryFiles};
     use crate::log::record::{RECORD_BYTES_MAX, RECORD_HEADER_BYTES};
 
     fn dir() -> &'static Path {
@@ -425,6 +425,23 @@ mod tests {
         store.commit(&[put("b", MetaExpect::Absent, "2")]).unwrap();
         let stale = store.commit(&[delete("b", MetaExpect::Revision(2))]);
         assert_eq!(stale.unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn entries_come_though_no_further_file_can_be_opened() {
+        let disk = MemoryFiles::new();
+        let files = FaultFiles::new(Arc::new(disk.clone()));
+        let open = |files| LocalMetaStore::open_in(files, dir(), &|| Ok(None), small()).unwrap();
+        let store = open(Arc::new(files.clone()));
+        for op in [FaultOp::Create, FaultOp::OpenDir, FaultOp::List] {
+            files.inject(Fault::new(op).kind(ErrorKind::Exhausted).sticky());
+            for n in 0..50 {
+                store.commit(&[put(&format!("{op:?} {n}"), MetaExpect::Absent, "value")]).unwrap();
+            }
+            files.heal();
+        }
+        assert_eq!(all(&store).0.len(), 150);
+        assert_eq!(all(&open(Arc::new(disk))), all(&store));
     }
 
     #[test]

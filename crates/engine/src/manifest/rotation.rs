@@ -17,7 +17,7 @@
 //!
 //! A failed write leaves unknown what is on disk: the change may or may not be found at the next
 //! opening. Nothing is written after it. Only where the next file cannot be begun, for want of an open file, of memory or of space, is it
-//! known: that file has its name once it is whole, and before that nothing counts. The same change may be tried again. So it may
+//! known: that file has its name once it is whole, and before that nothing counts. The change goes into the file before, or may be tried again. So it may
 //! where the disk is full: space for a change is reserved, where the file system can, before anything of it is written.
 //!
 //! On a full disk a series may go on for a while: behind what is written there is a reserve of space
@@ -27,9 +27,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::journal::{Contents, DRAFT_SUFFIX, Journal, Magic, Record, Tail};
+use super::journal::{Contents, DRAFT_SUFFIX, JOURNAL_BYTES_MAX, Journal, Magic, Record, Tail};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::Files;
+use crate::io::{Directory, Files};
+
+/// Bytes from which on an outgrown file takes no more changes but those that give space back, where the next cannot be begun: a quarter of
+/// what a file may have at most, which a start reads in a second or so.
+const OUTGROWN_BYTES_MAX: u64 = JOURNAL_BYTES_MAX / 4;
 
 /// What tells one series of journals from another.
 #[derive(Debug, Clone, Copy)]
@@ -249,8 +253,11 @@ impl RotatingJournal {
         let reserve_bytes = self.series.reserve_bytes;
         let written = match (rotated, &mut self.current) {
             (None, Some(journal)) => append_to(journal, change, effect, reserve_bytes),
-            // Without room for the next file it goes into this one: room is what it makes.
-            (Some(Err(error)), Some(journal)) if effect == Effect::Frees && may_pass(&error) => {
+            // Without an open file or room for the next it goes into this one, which has grown beyond what is good for a start.
+            (Some(Err(error)), Some(journal))
+                if may_pass(&error)
+                    && (effect == Effect::Frees || journal.bytes() < OUTGROWN_BYTES_MAX) =>
+            {
                 append_to(journal, change, effect, reserve_bytes)
             }
             (rotated, _) => rotated.unwrap_or(Ok(())),
@@ -280,17 +287,20 @@ impl RotatingJournal {
         let full = || Error::new(ErrorKind::InvalidArgument, "the series has no numbers left");
         let id = self.newest.checked_add(1).ok_or_else(full)?;
         let path = self.series.path(&self.dir, id);
-        let draft = Journal::draft(self.files.as_ref(), &path, self.series.magic, id, snapshot)
-            .map_err(unknown_unless_short)?;
-        // What publishing it takes, an open file for the directory, is found missing now if it is.
-        self.files.sync_dir(&self.dir).map_err(unknown_unless_short)?;
-        self.follow(draft, id, &path).map_err(unknown)
-    }
-
-    fn follow(&mut self, draft: Journal, id: u64, path: &Path) -> Result<()> {
-        let journal = draft.publish(self.files.as_ref(), path)?;
-        self.write_into(journal, id);
-        remove_all_but(self.files.as_ref(), &self.dir, self.series, id)
+        let files = self.files.as_ref();
+        // Once the file counts nothing may be missing: what needs an open file is done, or opened, before.
+        let begun = files.open_dir(&self.dir).and_then(|dir| {
+            let others = all_but(files, &self.dir, self.series, id)?;
+            let draft = Journal::draft(files, &path, self.series.magic, id, snapshot)?;
+            Ok((dir, others, draft))
+        });
+        let (dir, others, draft) = begun.map_err(unknown_unless_short)?;
+        let files = Arc::clone(&self.files);
+        let published = draft.publish(files.as_ref(), dir.as_ref(), &path).and_then(|journal| {
+            self.write_into(journal, id);
+            remove(files.as_ref(), dir.as_ref(), &others)
+        });
+        published.map_err(unknown)
     }
 
     /// What comes is appended to this file, which holds a snapshot.
@@ -318,20 +328,31 @@ fn settle(
     // The records and the name may have been read from the page cache of a process that died between
     // write and sync.
     Journal::settle(files, path, contents)?;
-    files.sync_dir(dir)?;
-    if ids.len() > 1 { remove_all_but(files, dir, series, id) } else { Ok(()) }
+    let opened = files.open_dir(dir)?;
+    opened.sync()?;
+    if ids.len() > 1 {
+        remove(files, opened.as_ref(), &all_but(files, dir, series, id)?)
+    } else {
+        Ok(())
+    }
 }
 
-fn remove_all_but(files: &dyn Files, dir: &Path, series: Series, keep: u64) -> Result<()> {
-    let mut removed = false;
-    for entry in files.list(dir)? {
-        let draft = entry.name.strip_suffix(DRAFT_SUFFIX).and_then(|name| series.parse(name));
-        if draft.is_some() || series.parse(&entry.name).is_some_and(|id| id != keep) {
-            files.remove(&dir.join(&entry.name))?;
-            removed = true;
-        }
+/// The files of the series and their drafts, but for those of one id.
+fn all_but(files: &dyn Files, dir: &Path, series: Series, keep: u64) -> Result<Vec<PathBuf>> {
+    let other = |name: &str| {
+        let name = name.strip_suffix(DRAFT_SUFFIX).unwrap_or(name);
+        series.parse(name).is_some_and(|id| id != keep)
+    };
+    let entries = files.list(dir)?.into_iter().filter(|entry| other(&entry.name));
+    Ok(entries.map(|entry| dir.join(entry.name)).collect())
+}
+
+/// Removes files of a directory, durably.
+fn remove(files: &dyn Files, dir: &dyn Directory, paths: &[PathBuf]) -> Result<()> {
+    for path in paths {
+        files.remove(path)?;
     }
-    if removed { files.sync_dir(dir) } else { Ok(()) }
+    if paths.is_empty() { Ok(()) } else { dir.sync() }
 }
 
 #[cfg(test)]

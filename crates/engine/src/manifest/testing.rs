@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{DirEntry, FileLock, Files, RandomFile, WritableFile};
+use crate::io::{DirEntry, Directory, FileLock, Files, RandomFile, WritableFile};
 
 /// What a crash leaves of that which was not synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,22 +204,35 @@ impl Files for TestFiles {
         self.state().change()
     }
 
-    fn sync_dir(&self, dir: &Path) -> Result<()> {
-        let mut state = self.state();
-        state.change()?;
-        state.synced_names.retain(|path, _| path.parent() != Some(dir));
-        let live: Vec<_> = state
-            .names
-            .iter()
-            .filter(|(path, _)| path.parent() == Some(dir))
-            .map(|(path, node)| (path.clone(), *node))
-            .collect();
-        state.synced_names.extend(live);
-        Ok(())
+    fn open_dir(&self, dir: &Path) -> Result<Box<dyn Directory>> {
+        Ok(Box::new(OpenDirectory { files: self.clone(), path: dir.to_owned() }))
     }
 
     fn lock(&self, _path: &Path) -> Result<Box<dyn FileLock>> {
         Err(Error::new(ErrorKind::Locked, "not used here"))
+    }
+}
+
+#[derive(Debug)]
+struct OpenDirectory {
+    files: TestFiles,
+    path: PathBuf,
+}
+
+impl Directory for OpenDirectory {
+    fn sync(&self) -> Result<()> {
+        let dir = Some(self.path.as_path());
+        let mut state = self.files.state();
+        state.change()?;
+        state.synced_names.retain(|path, _| path.parent() != dir);
+        let live: Vec<_> = state
+            .names
+            .iter()
+            .filter(|(path, _)| path.parent() == dir)
+            .map(|(path, node)| (path.clone(), *node))
+            .collect();
+        state.synced_names.extend(live);
+        Ok(())
     }
 }
 

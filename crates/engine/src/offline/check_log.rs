@@ -72,8 +72,11 @@ impl Check<'_> {
         before: Before,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Before> {
-        let tail = if is_last { Tail::MayBeTorn } else { Tail::Sealed };
-        let mut reader = SegmentReader::open(self.files, self.dir, id, tail)?;
+        let mut reader = if is_last {
+            SegmentReader::open_left(self.files, self.dir, id)?
+        } else {
+            SegmentReader::open(self.files, self.dir, id, Tail::Sealed)?
+        };
         let mut opened = false;
         while let Some(record) = reader.next_record()? {
             self.record(reader.path(), &record, &mut opened, before)?;
@@ -160,7 +163,7 @@ impl Check<'_> {
 
     /// The ranges of a segment that cannot be read, and the first record that a newer version wrote: it may lie behind damage.
     fn unreadable(&self, path: &Path, id: u64) -> Result<(Vec<Range<u64>>, Option<Error>)> {
-        let mut salvage = Salvage::open(self.files.open(path)?, MAGIC, id)?;
+        let mut salvage = Salvage::open(self.files.open_left(path)?, MAGIC, id)?;
         let mut newer = None;
         while let Some(record) = salvage.next_record()? {
             let decoded = decode_record(record.payload);

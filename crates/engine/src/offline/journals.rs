@@ -160,7 +160,7 @@ fn salvage(
     series: Series,
     id: u64,
 ) -> Result<(Vec<Record>, Vec<std::ops::Range<u64>>)> {
-    let mut salvage = Salvage::open(files.open(path)?, series.magic, id)?;
+    let mut salvage = Salvage::open(files.open_left(path)?, series.magic, id)?;
     let mut records = Vec::new();
     while let Some(record) = salvage.next_record()? {
         if !record.payload.is_empty() {

@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::io::{DirEntry, FileLock, Files, IoMetrics, MemoryFiles, RandomFile, WritableFile};
+use crate::io::{
+    DirEntry, Directory, FileLock, Files, IoMetrics, MemoryFiles, RandomFile, WritableFile,
+};
 
 /// What became of a name.
 #[derive(Debug, Clone)]
@@ -91,6 +93,14 @@ impl Files for OverlayFiles {
         match self.place(path) {
             Some(Place::Moved(from)) => self.below.open_immutable(&from),
             None => self.below.open_immutable(path),
+            Some(_) => self.open(path),
+        }
+    }
+
+    fn open_left(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
+        match self.place(path) {
+            Some(Place::Moved(from)) => self.below.open_left(&from),
+            None => self.below.open_left(path),
             Some(_) => self.open(path),
         }
     }
@@ -182,8 +192,8 @@ impl Files for OverlayFiles {
         Ok(())
     }
 
-    fn sync_dir(&self, _dir: &Path) -> Result<()> {
-        Ok(())
+    fn open_dir(&self, _dir: &Path) -> Result<Box<dyn Directory>> {
+        Ok(Box::new(NothingToSync))
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
@@ -192,6 +202,16 @@ impl Files for OverlayFiles {
 
     fn lock_to_read(&self, path: &Path) -> Result<Box<dyn FileLock>> {
         self.below.lock_to_read(path)
+    }
+}
+
+/// A directory here: what is written in it is kept nowhere.
+#[derive(Debug)]
+struct NothingToSync;
+
+impl Directory for NothingToSync {
+    fn sync(&self) -> Result<()> {
+        Ok(())
     }
 }
 

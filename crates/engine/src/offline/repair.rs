@@ -487,16 +487,18 @@ impl Repair<'_> {
     pub(super) fn copy_aside(&mut self, path: &Path) -> Result<()> {
         let target = self.lost_name(path)?;
         let files = self.env.files.as_ref();
-        let from = files.open(path)?;
-        let len = from.len()?;
-        let mut to = files.create(&target)?;
-        let mut at = 0;
-        while at < len {
-            let piece = (len - at).min(COPY_BYTES as u64) as usize;
-            to.append(&from.read_at(at, piece)?)?;
-            at += piece as u64;
+        let mut partial = target.clone().into_os_string();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        if files.exists(&partial)? {
+            files.remove(&partial)?;
         }
-        to.sync()?;
+        // Under its name it is whole, whatever ends this before.
+        copy(files, path, &partial).and_then(|()| files.rename(&partial, &target)).inspect_err(
+            |_| {
+                let _ = files.remove(&partial);
+            },
+        )?;
         if let Some(dir) = target.parent() {
             files.sync_dir(dir)?;
         }
@@ -515,4 +517,18 @@ impl Repair<'_> {
     pub(super) fn stays(&mut self, finding: &Finding, advice: &str) {
         self.report.open.push(format!("{finding}; {advice}"));
     }
+}
+
+/// Writes a copy of a file, durably but for its name.
+fn copy(files: &dyn Files, from: &Path, to: &Path) -> Result<()> {
+    let from = files.open(from)?;
+    let len = from.len()?;
+    let mut to = files.create(to)?;
+    let mut at = 0;
+    while at < len {
+        let piece = (len - at).min(COPY_BYTES as u64) as usize;
+        to.append(&from.read_at(at, piece)?)?;
+        at += piece as u64;
+    }
+    to.sync()
 }

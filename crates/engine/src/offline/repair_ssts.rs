@@ -280,13 +280,27 @@ impl Repair<'_> {
         level: u8,
         values: &mut ValueReaders<'_>,
     ) -> Result<Rewritten> {
-        let files = self.files();
         let id = self.next_id;
         self.next_id += 1;
         let path = self.layout.sst(id);
+        self.rewrite_as(id, &path, reader, level, values).inspect_err(|_| {
+            // On a full disk each try would leave more of it.
+            let _ = self.files().remove(&path);
+        })
+    }
+
+    fn rewrite_as(
+        &self,
+        id: u64,
+        path: &Path,
+        reader: &SstReader,
+        level: u8,
+        values: &mut ValueReaders<'_>,
+    ) -> Result<Rewritten> {
+        let files = self.files();
         let options = sst_options(&EngineOptions::default(), level);
         let created = reader.properties().created_micros;
-        let mut writer = SstWriter::new(files.create(&path)?, &path, id, options, created);
+        let mut writer = SstWriter::new(files.create(path)?, path, id, options, created);
         let mut lost = Vec::new();
         let mut lost_values: BTreeMap<FileId, Vec<Lost>> = BTreeMap::new();
         // The file of the value that the last record lacked.
@@ -321,7 +335,7 @@ impl Repair<'_> {
         })?;
         if records == 0 {
             drop(writer);
-            files.remove(&path)?;
+            files.remove(path)?;
             return Ok(Rewritten { new: None, lost, lost_values });
         }
         let summary = writer.finish()?;

@@ -20,7 +20,7 @@ use crate::cell::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{
-    DeviceFile, DirEntry, FileLock, Files, IoEngine, IoMetrics, RandomFile, ReadRequest,
+    DeviceFile, DirEntry, Directory, FileLock, Files, IoEngine, IoMetrics, RandomFile, ReadRequest,
     WritableFile,
 };
 
@@ -282,7 +282,7 @@ impl Files for TestFiles {
     fn remove_dir(&self, _dir: &Path) -> Result<()> {
         unreachable!()
     }
-    fn sync_dir(&self, _dir: &Path) -> Result<()> {
+    fn open_dir(&self, _dir: &Path) -> Result<Box<dyn Directory>> {
         unreachable!()
     }
     fn lock(&self, _path: &Path) -> Result<Box<dyn FileLock>> {

@@ -91,6 +91,21 @@ impl Tablet {
         self.compaction_score() >= 1.0 && self.pick_by_shape(&mut self.jobs()).is_some()
     }
 
+    /// Whether a compaction by shape is due that could begin but for a running one.
+    pub(super) fn is_kept_waiting_by(&self, running: &Pick) -> bool {
+        if self.compaction_score() < 1.0 {
+            return false;
+        }
+        let view = self.view.load_full();
+        let mut blocked = self.blocked(&self.jobs());
+        for file in &running.inputs {
+            blocked.files.remove(&file.id);
+        }
+        let output = (running.output_level, running.span());
+        blocked.outputs.retain(|other| *other != output);
+        pick::pick_by_shape(&view.version, &view.shape, &self.core.options, &blocked).is_some()
+    }
+
     /// Claims the most urgent compaction by shape that can run beside those that do.
     pub(crate) fn claim_by_shape(self: &Arc<Self>) -> Option<Claim> {
         if self.compaction_score() < 1.0 {
@@ -258,6 +273,10 @@ impl Tablet {
     /// it flushed otherwise.
     fn memory_keeps_garbage(&self, schema: &TabletSchema, now_micros: i64) -> bool {
         let view = self.view.load();
+        // Nor do flushes that are behind, or fail, get a small one more here.
+        if !view.waiting.is_empty() {
+            return false;
+        }
         let since = now_micros.saturating_sub(MEMORY_GARBAGE_MICROS);
         // Timestamps are the clients'; one that was written just now is not flushed for an old one.
         let first = view.active.seq_range().map_or(SEQ_MAX, |(first, _)| first);

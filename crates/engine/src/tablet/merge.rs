@@ -109,13 +109,14 @@ impl Merge {
         EngineMetrics::add(&core.metrics.compaction_rested_micros, rested);
     }
 
-    /// Whether somebody wants the files, a thread for a compaction by shape that could begin, or space.
+    /// Whether somebody wants the files, this tablet's level 0 among them, a thread for a compaction by shape that could begin, or space.
     fn is_wanted(&self) -> bool {
         let core = &self.tablet.core;
         let engine = core.engine.get().and_then(Weak::upgrade);
         let awaited = self.tablet.jobs().awaited;
         awaited > 0
             || core.space.is_tight()
+            || self.tablet.is_kept_waiting_by(&self.pick)
             || engine.is_some_and(|engine| crate::background::is_behind(&engine))
     }
 

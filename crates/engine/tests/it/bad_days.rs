@@ -13,8 +13,8 @@ use tepui_engine::ErrorKind;
 use tepui_engine::cell::{FamilyId, RowBatch, RowRange};
 use tepui_engine::db::{CompressionPolicy, Engine, EngineOptions, Health, SyncMode};
 use tepui_engine::io::{
-    CrashMode, DirEntry, Fault, FaultFiles, FaultOp, FileLock, Files, ManualClock, MemoryFiles,
-    RandomFile, SeededRng, WritableFile,
+    CrashMode, DirEntry, Directory, Fault, FaultFiles, FaultOp, FileLock, Files, ManualClock,
+    MemoryFiles, RandomFile, SeededRng, WritableFile,
 };
 use tepui_engine::manifest::{MetaChange, MetaExpect, MetaStore};
 use tepui_engine::offline::{CatalogEntry, TableTablets};
@@ -870,22 +870,22 @@ fn a_power_cut_while_a_tablet_is_created_leaves_a_directory_that_opens() {
     }
 }
 
-/// What runs before a directory is synced.
+/// What runs before a directory is opened to be synced.
 type DirHook = Box<dyn Fn(&Path) + Send + Sync>;
 
-/// Files that tell before a directory is synced.
-struct BeforeSyncDir {
+/// Files that tell before a directory is opened to be synced.
+struct BeforeOpenDir {
     inner: Arc<MemoryFiles>,
     hook: Mutex<Option<DirHook>>,
 }
 
-impl std::fmt::Debug for BeforeSyncDir {
+impl std::fmt::Debug for BeforeOpenDir {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BeforeSyncDir").finish_non_exhaustive()
+        f.debug_struct("BeforeOpenDir").finish_non_exhaustive()
     }
 }
 
-impl Files for BeforeSyncDir {
+impl Files for BeforeOpenDir {
     fn create(&self, path: &Path) -> tepui_engine::Result<Box<dyn WritableFile>> {
         self.inner.create(path)
     }
@@ -922,12 +922,12 @@ impl Files for BeforeSyncDir {
         self.inner.remove_dir(dir)
     }
 
-    fn sync_dir(&self, dir: &Path) -> tepui_engine::Result<()> {
+    fn open_dir(&self, dir: &Path) -> tepui_engine::Result<Box<dyn Directory>> {
         let hook = self.hook.lock().unwrap().take_if(|_| dir.ends_with("tablets"));
         if let Some(hook) = hook {
             hook(dir);
         }
-        self.inner.sync_dir(dir)
+        self.inner.open_dir(dir)
     }
 
     fn lock(&self, path: &Path) -> tepui_engine::Result<Box<dyn FileLock>> {
@@ -961,7 +961,7 @@ fn fill_and_flush(engine: &Engine, tablet: &Tablet) {
 #[test]
 fn a_power_cut_while_a_tablet_is_dropped_leaves_nothing_for_longer_than_the_next_start() {
     let disk = Arc::new(MemoryFiles::new());
-    let files = Arc::new(BeforeSyncDir { inner: Arc::clone(&disk), hook: Mutex::default() });
+    let files = Arc::new(BeforeOpenDir { inner: Arc::clone(&disk), hook: Mutex::default() });
     let clock = Arc::new(ManualClock::new(START_MICROS));
     let environment = env(Arc::clone(&files) as Arc<dyn Files>, clock, 1);
     let (engine, tablet) = open_started(environment, tiny_options());

@@ -12,7 +12,7 @@ use tepui_engine::ErrorKind;
 use tepui_engine::backup::BackupId;
 use tepui_engine::cell::{RowBatch, RowRange};
 use tepui_engine::db::Engine;
-use tepui_engine::io::{Env, Files, ManualClock, MemoryFiles};
+use tepui_engine::io::{CrashMode, Env, Files, ManualClock, MemoryFiles, SeededRng};
 use tepui_engine::manifest::{MetaChange, MetaExpect};
 use tepui_engine::offline::{
     self, CatalogEntry, CheckReport, RepairOptions, RepairReport, TableBackup, TableTablets,
@@ -779,6 +779,65 @@ fn a_repair_that_fails_before_it_has_changed_anything_keeps_no_server_away() {
     let failed = offline::repair(&environment, dir(), Some(catalog), options, &mut |_, _| {});
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::NoSpace);
     assert!(contents(&place.files) == before);
+}
+
+#[test]
+fn a_repair_that_finds_the_disk_full_leaves_nothing_half_written() {
+    use tepui_engine::io::{Fault, FaultFiles, FaultOp};
+    for (at, damaged) in [("/data/sst", "sst"), ("/data/lost", "meta")] {
+        let place = place();
+        let damaged = files_in(&place.files, damaged).remove(0);
+        flip(&place.files, &damaged, 100);
+        let before = contents(&place.files);
+        let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
+        faulty.inject(Fault::new(FaultOp::Append).on_path(at).kind(ErrorKind::NoSpace));
+        let mut environment = environment(&place.files);
+        environment.files = Arc::new(faulty);
+        let catalog: offline::CatalogReader<'_> = &read_catalog;
+        let options = RepairOptions::default();
+        let repaired = offline::repair(&environment, dir(), Some(catalog), options, &mut |_, _| {});
+        let stopped = repaired.map_or_else(Some, |report| report.stopped);
+        assert_eq!(stopped.map(|error| error.kind()), Some(ErrorKind::NoSpace), "{at}");
+        let after = contents(&place.files);
+        let aside = after.iter().filter(|(path, _)| path.starts_with(dir().join("lost")));
+        for (path, bytes) in aside {
+            let whole = before.values().any(|original| original == bytes);
+            assert!(whole, "{} is half a copy", path.display());
+        }
+        let ssts = |files: &BTreeMap<PathBuf, Vec<u8>>| {
+            files.keys().filter(|path| path.starts_with(dir().join("sst"))).count()
+        };
+        assert_eq!(ssts(&after), ssts(&before), "{at}");
+    }
+}
+
+#[test]
+fn a_repair_believes_the_device_and_not_what_a_failed_sync_left_in_memory() {
+    use tepui_engine::io::{Fault, FaultFiles, FaultOp};
+    let place = place();
+    let faults = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
+    let mut environment = environment(&place.files);
+    environment.files = Arc::new(faults.clone());
+    let engine = Engine::open(environment, dir(), tiny_options()).unwrap();
+    for tablet in engine.tablets() {
+        tablet.set_schema(Arc::new(plain_schema()));
+    }
+    engine.start().unwrap();
+    for tablet in engine.tablets() {
+        block_on(tablet.flush()).unwrap();
+    }
+    // A compaction whose edit the device does not get, and the page cache shows.
+    faults.inject(Fault::new(FaultOp::Sync).on_path("MANIFEST").kind(ErrorKind::Io).sticky());
+    engine.compact_fully().unwrap_err();
+    for path in files_in(&place.files, "tablets") {
+        place.files.lose_unsynced(&path).unwrap();
+    }
+    drop(engine);
+    let report = repair(&place.files, false);
+    assert!(report.opens(), "{report:#?}");
+    // What only the page cache had is gone with the machine.
+    let restarted = place.files.crashed_copy(CrashMode::Strict, &SeededRng::new(1));
+    assert_eq!(rows_of(&Arc::new(restarted), place.tablets), place.rows, "{report:#?}");
 }
 
 #[test]

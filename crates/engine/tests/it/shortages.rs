@@ -248,10 +248,10 @@ fn passing() -> Vec<Fault> {
         (FaultOp::Create, "/data/values"),
         (FaultOp::Open, "/data/sst"),
         (FaultOp::Open, "/data/values"),
-        (FaultOp::SyncDir, "/data/sst"),
-        (FaultOp::SyncDir, "/data/values"),
+        (FaultOp::OpenDir, "/data/sst"),
+        (FaultOp::OpenDir, "/data/values"),
         (FaultOp::Create, "MANIFEST"),
-        (FaultOp::SyncDir, "/data/tablets"),
+        (FaultOp::OpenDir, "/data/tablets"),
     ];
     let exhausted = |(op, path)| Fault::new(op).on_path(path).kind(ErrorKind::Exhausted);
     let full = Fault::new(FaultOp::Append).on_path("/data/sst").kind(ErrorKind::NoSpace);
@@ -280,6 +280,24 @@ fn a_flush_that_meets_what_passes_leaves_nothing_and_is_done_later() {
         let rig = open(rig.disk, &[]);
         rig.assert_reads(1..ROWS, 1);
         rig.assert_reads(0..1, 2);
+    }
+}
+
+#[test]
+fn a_flush_that_finds_no_open_file_anywhere_leaves_the_server_writing() {
+    for op in [FaultOp::Create, FaultOp::Open, FaultOp::OpenDir, FaultOp::List] {
+        let mut refused = 0;
+        for nth in 1..12 {
+            let rig = open(furnished(), &[]);
+            rig.write(0..ROWS, 1);
+            rig.faults.inject(Fault::new(op).nth(nth).kind(ErrorKind::Exhausted));
+            refused += usize::from(block_on(rig.tablet.flush()).is_err());
+            assert_eq!(rig.engine.health(), Health::Serving, "{op:?}, {nth}");
+            rig.faults.heal();
+            block_on(rig.tablet.flush()).unwrap();
+            rig.assert_reads(0..ROWS, 1);
+        }
+        assert!((1..11).contains(&refused), "{op:?}: {refused}");
     }
 }
 
@@ -343,7 +361,7 @@ fn a_change_of_the_catalog_that_finds_no_open_file_or_no_space_is_refused_and_ma
     let change = [MetaChange { key: "key".into(), expect: MetaExpect::Any, value }];
     for (op, kind) in [
         (FaultOp::Create, ErrorKind::Exhausted),
-        (FaultOp::SyncDir, ErrorKind::Exhausted),
+        (FaultOp::OpenDir, ErrorKind::Exhausted),
         (FaultOp::Create, ErrorKind::NoSpace),
         (FaultOp::Append, ErrorKind::NoSpace),
         (FaultOp::Sync, ErrorKind::NoSpace),
@@ -398,7 +416,7 @@ fn a_tablet_that_cannot_be_created_leaves_nothing_of_it() {
     let before = dirs();
     let shortages = [
         Fault::new(FaultOp::Create).on_path("MANIFEST").kind(ErrorKind::Exhausted),
-        Fault::new(FaultOp::SyncDir).on_path("tablets").kind(ErrorKind::Exhausted),
+        Fault::new(FaultOp::OpenDir).on_path("tablets").kind(ErrorKind::Exhausted),
     ];
     for shortage in shortages {
         rig.faults.inject(shortage);

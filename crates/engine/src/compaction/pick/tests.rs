@@ -270,6 +270,36 @@ fn of_a_pick_that_failed_further_down_than_it_must_go_the_files_there_are_left_a
 }
 
 #[test]
+fn of_a_level_0_that_failed_further_down_than_at_rest_the_files_there_are_left_alone() {
+    // Level 0 holds so much that it goes past level 5.
+    let levels = ["L0: 1[a-c]300 2[a-c]300 3[a-c]300 4[a-c]300", "L5: 5[a-c]10", "L6: 6[a-z]300"];
+    let tree = tree(&[], &levels);
+    let mut busy = Busy::default();
+    for (output_level, given_up) in [(6, vec![6]), (5, vec![5])] {
+        let pick = pick_by_shape(&tree.version, &tree.shape(), &tree.options, &busy).unwrap();
+        let left: Vec<_> = pick.gives_up().map(|file| file.id).collect();
+        assert_eq!((pick.output_level, left), (output_level, given_up));
+        busy.files.extend(pick.gives_up().map(|file| file.id));
+    }
+}
+
+#[test]
+fn small_flushes_newer_than_one_that_is_left_alone_are_merged_without_it() {
+    let flushes: Vec<String> = (1..=70).map(|n| format!("{n}[r{n:03}-r{n:03}]1")).collect();
+    let tree = tree(&[], &[&format!("L0: {}", flushes.join(" "))]);
+    let pick = |left_alone: &[FileId]| {
+        let busy = Busy { files: left_alone.iter().copied().collect(), ..Busy::default() };
+        pick_by_shape(&tree.version, &tree.shape(), &tree.options, &busy)
+    };
+    let all = pick(&[]).unwrap();
+    assert_eq!((all.reason, all.inputs.len()), (Reason::Crowd, 70));
+    let newer = pick(&[20]).unwrap();
+    assert_eq!((newer.reason, newer.inputs.len()), (Reason::Crowd, 50));
+    assert!(newer.inputs.iter().all(|file| file.id > 20));
+    assert!(pick(&[50]).is_none(), "too few are newer");
+}
+
+#[test]
 fn a_pick_that_failed_where_nothing_lies_leaves_files_alone_too() {
     let levels = ["L4: 1[a-c]6", "L5: 2[a-c]20 3[d-m]40", "L6: 5[d-z]300"];
     let tree = tree(&["base=3"], &levels);

@@ -419,6 +419,25 @@ fn a_log_that_is_held_says_so_and_does_not_keep_a_server_from_closing() {
 }
 
 #[test]
+fn a_log_whose_device_stands_still_says_so_until_it_goes_on() {
+    let world = World::new();
+    let opened = world.open(always()).unwrap();
+    let watch = start(&opened.log);
+    let gate = Arc::new(SyncGate::default());
+    let _opens = gate.close(&world.files);
+    opened.log.append(append(7, 1)).unwrap();
+    gate.wait_arrived(1);
+    world.clock.advance_micros(9_000_000);
+    assert_eq!(opened.log.held(), None, "disks do that now and then");
+    world.clock.advance_micros(2_500_000);
+    let reason = opened.log.held().unwrap();
+    assert!(reason.contains("11 s"), "{reason}");
+    gate.open();
+    watch.wait(1).unwrap();
+    until(|| opened.log.held().is_none());
+}
+
+#[test]
 fn a_sync_asked_for_during_another_is_done_with_it_though_no_segment_can_follow() {
     let world = World::new();
     let opened = world.open(options(SyncMode::Never, 1 << 20)).unwrap();

@@ -425,6 +425,30 @@ fn values_are_moved_at_leisure_beside_a_compaction_of_a_level_that_has_a_thread(
 }
 
 #[test]
+fn values_are_not_moved_at_leisure_while_level_0_of_the_same_tablet_waits_for_their_files() {
+    let (rig, files, clock) = rig_with_sparse_values();
+    let core = Arc::clone(&rig.tablet.core);
+    let claim = rig.tablet.claim_to_reclaim().unwrap();
+    while rig.tablet.compaction_score() < 1.0 {
+        for row in ["row-0000", "row-0399"] {
+            block_on(rig.tablet.apply(batch(row, &["a"]))).unwrap();
+        }
+        block_on(rig.tablet.flush()).unwrap();
+    }
+    assert!(rig.tablet.claim_by_shape().is_none(), "it needs the same files");
+    // Each read of a value takes a millisecond, and somebody else has one beside it.
+    files.before_read(Some(Arc::new(move |path| {
+        if path.starts_with("/data/values") {
+            clock.advance_micros(1000);
+            assert!(core.store.cache().get(FileId::MAX, 0).is_none());
+        }
+    })));
+    claim.run().unwrap();
+    files.before_read(None);
+    assert_eq!(rig.engine.metrics().compaction_rested_micros.load(Ordering::Relaxed), 0);
+}
+
+#[test]
 fn values_are_not_moved_at_leisure_while_somebody_waits_to_merge_everything() {
     for awaited in [false, true] {
         let (rig, files, clock) = rig_with_sparse_values();
