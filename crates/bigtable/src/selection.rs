@@ -60,16 +60,19 @@ impl Selection {
     }
 
     /// Compiles the filter of a predicate, of which only matters whether any cell passes; without
-    /// one, whether the row has any cell.
+    /// one, whether the row has any cell. Values that are not compared are not asked for: they may be megabytes, and on disk.
     pub fn of_predicate(
         source: FilterSource<'_>,
         families: &FamilyNames,
         view: Option<&AuthorizedView>,
     ) -> Result<Self> {
         let mut selection = Self::of_read(source, families, view)?;
-        if selection.filter.is_none() {
-            let projection = everything(selection.within.clone());
-            selection.projection = Projection { cells_per_row_max: 1, ..projection };
+        match &selection.filter {
+            None => {
+                selection.projection.cells_per_row_max = 1;
+                selection.projection.values = false;
+            }
+            Some(filter) => selection.projection.values &= filter.compares_values(),
         }
         Ok(selection)
     }

@@ -868,6 +868,37 @@ async fn check_and_mutate_takes_the_branch_of_its_predicate() {
 }
 
 #[tokio::test]
+async fn a_predicate_fetches_values_only_where_it_compares_them() {
+    let device = Device::default();
+    let fixture = Fixture::over(Arc::new(device.clone()), Arc::new(device.clone()), &[]);
+    let value_bytes = 1 << 20;
+    fixture.mutate("r", vec![set("f", "q", 0, incompressible("v", value_bytes))]).await;
+    fixture.flush().await;
+    let value = |regex: &'static [u8]| {
+        let filter = v2::row_filter::Filter::ValueRegexFilter(Bytes::from_static(regex));
+        Some(v2::RowFilter { filter: Some(filter) })
+    };
+    for (predicate, matched, fetches) in [
+        (None, true, false),
+        (family_filter("f"), true, false),
+        (family_filter("g"), false, false),
+        (value(br"\C+"), true, true),
+        (value(b"w+"), false, true),
+    ] {
+        device.reset();
+        let request = check("r", predicate.clone(), vec![], vec![set("g", "other", 0, "x")]);
+        let request = v2::CheckAndMutateRowRequest {
+            true_mutations: mutations(vec![delete_family("g")]),
+            ..request
+        };
+        let done = fixture.table.check_and_mutate_row(&request).await.unwrap();
+        assert_eq!(done.predicate_matched, matched, "{predicate:?}");
+        let fetched = device.most_bytes() >= value_bytes;
+        assert_eq!(fetched, fetches, "{predicate:?}: {} bytes", device.most_bytes());
+    }
+}
+
+#[tokio::test]
 async fn of_many_who_create_a_row_if_it_is_absent_one_does() {
     let fixture = Fixture::new(&[]);
     let requests: Vec<_> = (0..64)
@@ -1381,20 +1412,22 @@ async fn a_read_that_is_suspended_keeps_no_memtable() {
 }
 
 /// Reads sixteen rows of a value of so many bytes, by their keys; what the device saw of it.
+/// Bytes of no pattern that could be compressed.
+fn incompressible(seed: &str, len: usize) -> Vec<u8> {
+    let mut state = seed.bytes().fold(1_u64, |state, byte| state * 31 + u64::from(byte));
+    let next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}
+
 async fn read_sixteen(value_bytes: usize) -> Device {
     let device = Device::default();
     let fixture = Fixture::over(Arc::new(device.clone()), Arc::new(device.clone()), &[]);
     let keys: Vec<String> = (0..16).map(|n| format!("row-{n:02}")).collect();
     for key in &keys {
-        // Of no pattern that could be compressed.
-        let mut state = key.bytes().fold(1_u64, |state, byte| state * 31 + u64::from(byte));
-        let value: Vec<u8> = std::iter::repeat_with(|| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 56) as u8
-        })
-        .take(value_bytes)
-        .collect();
-        fixture.mutate(key, vec![set("f", "q", 0, value)]).await;
+        fixture.mutate(key, vec![set("f", "q", 0, incompressible(key, value_bytes))]).await;
     }
     fixture.flush().await;
     device.reset();

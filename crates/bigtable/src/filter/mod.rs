@@ -354,6 +354,11 @@ impl Filter {
         self.root.asks_beyond(families)
     }
 
+    /// Whether it compares values with anything. Which cells pass another filter does not depend on their values.
+    pub(crate) fn compares_values(&self) -> bool {
+        self.root.compares_values()
+    }
+
     /// The ranges outside of which no row can have an output: sorted and disjoint. `None` when the
     /// filter says nothing about keys; no range at all when no row can match.
     pub fn row_ranges(&self) -> Option<Vec<RowRange>> {

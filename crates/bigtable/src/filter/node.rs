@@ -79,6 +79,12 @@ impl Node {
             || self.children().into_iter().any(Self::duplicates)
     }
 
+    /// Whether something depends on what a value is, but for whether it is passed on.
+    pub(super) fn compares_values(&self) -> bool {
+        matches!(self, Self::ValueRegex(_) | Self::ValueRange(_) | Self::ValueBitmask(_))
+            || self.children().into_iter().any(Self::compares_values)
+    }
+
     /// Whether the row's key matters.
     pub(super) fn asks_key(&self) -> bool {
         matches!(self, Self::RowKeyRegex(_)) || self.children().into_iter().any(Self::asks_key)
