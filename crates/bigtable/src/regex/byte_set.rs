@@ -3,6 +3,8 @@
 //! RE2 in Latin-1 mode reads each byte as the Unicode character of the same number. So a class is a set
 //! of the 256 bytes, and case folding pairs the letters of Latin-1 whose partner is in Latin-1 too.
 
+use std::collections::HashMap;
+
 use regex_syntax::hir::{Class, ClassBytes, ClassBytesRange, Hir};
 
 /// A set of bytes; bit `b % 64` of word `b / 64` says whether byte `b` is in it.
@@ -128,8 +130,24 @@ pub(super) fn posix(name: &[u8]) -> Option<ByteSet> {
     Some(ByteSet::of(ranges))
 }
 
-/// The Latin-1 characters of a Unicode category or script, as `\p{name}` denotes them.
-pub(super) fn unicode(name: &[u8]) -> Option<ByteSet> {
+/// Unicode classes of one filter by their names, each looked up once: those of a name are hundreds of ranges, and a filter has room for
+/// thousands of names.
+#[derive(Debug, Default)]
+pub(super) struct UnicodeClasses(HashMap<Vec<u8>, ByteSet>);
+
+impl UnicodeClasses {
+    /// The Latin-1 characters of a Unicode category or script, as `\p{name}` denotes them.
+    pub(super) fn get(&mut self, name: &[u8]) -> Option<ByteSet> {
+        if let Some(known) = self.0.get(name) {
+            return Some(*known);
+        }
+        let set = unicode(name)?;
+        self.0.insert(name.to_vec(), set);
+        Some(set)
+    }
+}
+
+fn unicode(name: &[u8]) -> Option<ByteSet> {
     // Letters and underscores alone: nothing else of the other syntax can slip in.
     if name.is_empty() || !name.iter().all(|b| b.is_ascii_alphabetic() || *b == b'_') {
         return None;
@@ -142,14 +160,12 @@ pub(super) fn unicode(name: &[u8]) -> Option<ByteSet> {
     let regex_syntax::hir::HirKind::Class(Class::Unicode(class)) = hir.kind() else {
         return None;
     };
-    let mut set = ByteSet::default();
-    for byte in 0..=u8::MAX {
-        let char = char::from(byte);
-        if class.iter().any(|range| range.start() <= char && char <= range.end()) {
-            set.insert(byte);
-        }
-    }
-    Some(set)
+    // They are sorted: what follows the first that starts beyond Latin-1 lies beyond it too.
+    let ranges = class.iter().map_while(|range| {
+        let last = u8::try_from(range.end()).unwrap_or(u8::MAX);
+        u8::try_from(range.start()).ok().map(|first| (first, last))
+    });
+    Some(ByteSet::of(&ranges.collect::<Vec<_>>()))
 }
 
 #[cfg(test)]

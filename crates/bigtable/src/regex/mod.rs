@@ -24,6 +24,8 @@ use regex_automata::{Anchored, Input};
 use regex_syntax::hir::literal::Extractor;
 use regex_syntax::hir::{Class, Hir, HirKind, Look};
 
+use byte_set::UnicodeClasses;
+
 pub use parse::SyntaxError;
 
 /// Bytes of all automata of one request. RE2's own default is 8 MiB for one pattern; a filter can
@@ -43,11 +45,14 @@ const CANDIDATES_MAX: usize = 128;
 
 /// What remains of [`REGEX_BYTES_MAX`] while the patterns of one request are compiled.
 #[derive(Debug)]
-pub struct Budget(usize);
+pub struct Budget {
+    bytes: usize,
+    classes: UnicodeClasses,
+}
 
 impl Default for Budget {
     fn default() -> Self {
-        Self(REGEX_BYTES_MAX)
+        Self { bytes: REGEX_BYTES_MAX, classes: UnicodeClasses::default() }
     }
 }
 
@@ -101,7 +106,7 @@ impl Regex {
     /// Compiles `pattern`. Fails where it is not RE2 syntax, or where the automata of `budget`'s
     /// request would grow past [`REGEX_BYTES_MAX`].
     pub fn compile(pattern: &[u8], budget: &mut Budget) -> Result<Self, SyntaxError> {
-        let hir = parse::parse(pattern)?;
+        let hir = parse::parse(pattern, &mut budget.classes)?;
         let candidates = candidates(&hir);
         let matcher = match &candidates {
             Candidates::Of { texts, prefixes, exact: true } if prefixes.is_empty() => {
@@ -153,14 +158,14 @@ fn automaton(
     let whole = Hir::concat(vec![Hir::look(Look::Start), hir, Hir::look(Look::End)]);
     let config = meta::Config::new()
         .utf8_empty(false)
-        .nfa_size_limit(Some(budget.0))
+        .nfa_size_limit(Some(budget.bytes))
         .onepass_size_limit(Some(FULL_AUTOMATON_BYTES))
         .dfa_size_limit(Some(FULL_AUTOMATON_BYTES))
         .hybrid_cache_capacity(LAZY_CACHE_BYTES);
     let too_large = || SyntaxError::new("pattern too large - compile failed", pattern);
     let regex =
         meta::Builder::new().configure(config).build_from_hir(&whole).map_err(|_| too_large())?;
-    budget.0 = budget.0.checked_sub(regex.memory_usage()).ok_or_else(too_large)?;
+    budget.bytes = budget.bytes.checked_sub(regex.memory_usage()).ok_or_else(too_large)?;
     Ok(Box::new(regex))
 }
 

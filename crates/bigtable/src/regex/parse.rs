@@ -17,7 +17,7 @@ use std::collections::HashSet;
 
 use regex_syntax::hir::{Hir, Look, Repetition};
 
-use super::byte_set::{self, ByteSet};
+use super::byte_set::{self, ByteSet, UnicodeClasses};
 
 /// The largest count of a repetition, and of nested repetitions multiplied: RE2's own limit.
 const REPEAT_MAX: u32 = 1000;
@@ -51,9 +51,16 @@ impl SyntaxError {
 type Result<T> = std::result::Result<T, SyntaxError>;
 
 /// Parses a whole pattern.
-pub(super) fn parse(pattern: &[u8]) -> Result<Hir> {
-    let mut parser =
-        Parser { pattern, at: 0, flags: Flags::default(), depth: 0, names: HashSet::new() };
+pub(super) fn parse(pattern: &[u8], classes: &mut UnicodeClasses) -> Result<Hir> {
+    let mut parser = Parser {
+        pattern,
+        at: 0,
+        flags: Flags::default(),
+        depth: 0,
+        names: HashSet::new(),
+        classes,
+        posix_ends: true,
+    };
     let tree = parser.alternation()?;
     match parser.peek() {
         None => Ok(tree.hir),
@@ -82,6 +89,9 @@ struct Parser<'a> {
     flags: Flags,
     depth: u32,
     names: HashSet<&'a [u8]>,
+    classes: &'a mut UnicodeClasses,
+    /// Whether a `:]` may lie ahead: where none does, nobody need look for it again.
+    posix_ends: bool,
 }
 
 impl<'a> Parser<'a> {
@@ -366,7 +376,7 @@ impl<'a> Parser<'a> {
             self.at = (self.at + 1).min(self.pattern.len());
             self.since(name_start)
         };
-        let set = byte_set::unicode(name).ok_or_else(|| bad(self))?;
+        let set = self.classes.get(name).ok_or_else(|| bad(self))?;
         Ok(Some(self.group_set(set, negated)))
     }
 
@@ -472,8 +482,12 @@ impl<'a> Parser<'a> {
 
     /// `[:name:]` within a class; `None` leaves the cursor where no `:]` follows.
     fn posix_class(&mut self) -> Result<Option<ByteSet>> {
+        if !self.posix_ends {
+            return Ok(None);
+        }
         let rest = self.rest();
         let Some(len) = rest.windows(2).skip(2).position(|pair| pair == b":]") else {
+            self.posix_ends = false;
             return Ok(None);
         };
         let start = self.at;

@@ -275,6 +275,15 @@ fn hostile_patterns_match_in_linear_time() {
     assert!(compile(b"(a?){200}a{200}").is_match(&[b'a'; 200]));
 }
 
+#[test]
+fn long_lists_of_classes_take_time_in_line_with_their_length() {
+    // Minutes, were each class built again, or the rest of the pattern searched for each.
+    let unicode = [&b"["[..], &br"\pL".repeat(300_000), b"]x"].concat();
+    assert!(compile(&unicode).is_match(b"\xE9x"));
+    let posix = [&b"["[..], &b"[:".repeat(500_000), b"a]x"].concat();
+    assert!(compile(&posix).is_match(b":x"));
+}
+
 /// Patterns of a small alphabet, and the same in a form that a plain backtracking matcher reads.
 #[derive(Debug, Clone)]
 enum Tree {
