@@ -61,10 +61,6 @@ const LOOKED_AT_CELLS_MAX: u64 = 100_000;
 /// so that others would wait for half a millisecond. With fewer, rows would wait for the way there and back for little.
 const WIDE_ROW_CELLS: usize = 4096;
 
-/// Bytes from which on a row is filtered there, whatever the number of its cells: an expression goes through a value at a gigabyte a second
-/// or at less.
-const FILTERED_ROW_BYTES: usize = 256 << 10;
-
 /// Bytes of values that a filter may drop before those that it let pass are copied. A value in a message is a slice of the
 /// memory that it was read into, with a hundred others perhaps: where one in a hundred passes, a message of a megabyte would
 /// hold a hundred, and nobody counts those. More holds more beside each message; with less, values would be copied although
@@ -106,6 +102,15 @@ impl Seen {
         match self {
             Self::Row(row) => row.cells.len(),
             Self::Pinned(row) => row.cells.len(),
+            Self::Nothing(_) | Self::Mark(_) | Self::RangeEnd { .. } => 0,
+        }
+    }
+
+    /// Bytes of its key, where it has cells.
+    fn key_bytes(&self) -> usize {
+        match self {
+            Self::Row(row) => row.key.len(),
+            Self::Pinned(row) => row.key.len(),
             Self::Nothing(_) | Self::Mark(_) | Self::RangeEnd { .. } => 0,
         }
     }
@@ -609,8 +614,8 @@ impl Responder {
 
     /// Whether to take what was seen, with so many bytes of cells, would keep others waiting.
     fn is_long(&self, seen: &Seen, row_bytes: usize) -> bool {
-        seen.cells() >= WIDE_ROW_CELLS
-            || self.selection.has_filter() && row_bytes >= FILTERED_ROW_BYTES
+        let cells = seen.cells();
+        cells >= WIDE_ROW_CELLS || self.selection.is_long(cells, seen.key_bytes() + row_bytes)
     }
 
     /// Takes what was seen; returns whether more is wanted.

@@ -13,6 +13,19 @@ use crate::filter::{self, Filter, Passed, RowCell};
 use crate::rowset::{self, RowSpan, RowSpans};
 use crate::schema::FamilyNames;
 
+/// Bytes of a row from which on its filter takes long, whatever that and the number of cells: a pattern goes through a value at a
+/// gigabyte a second or at less.
+const FILTERED_ROW_BYTES: usize = 256 << 10;
+
+/// Steps that a filter may take for a row from which on that is long: half a millisecond, which others would wait. Up to four steps a
+/// cell, rows are long for their cells before.
+const LONG_FILTER_STEPS: u64 = 16 << 10;
+
+/// Steps that patterns take on the row keys of one request before anything is read: some 30 milliseconds, as it takes to sort as many row
+/// keys as a request may have. They suffice for four patterns on each of these. What they do not suffice for is read, and the
+/// filter asked again then.
+const NARROW_STEPS_MAX: u64 = 1 << 20;
+
 /// A request's filter as it arrived.
 #[derive(Debug, Clone, Copy)]
 pub enum FilterSource<'a> {
@@ -83,9 +96,11 @@ impl Selection {
         self.projection = everything(self.within.clone());
     }
 
-    /// Whether there is a filter.
-    pub(crate) fn has_filter(&self) -> bool {
-        self.filter.is_some()
+    /// Whether the filter may take so long for a row of so many cells and bytes, its key included, that others would feel it.
+    pub(crate) fn is_long(&self, cells: usize, bytes: usize) -> bool {
+        self.filter.as_ref().is_some_and(|filter| {
+            bytes >= FILTERED_ROW_BYTES || filter.steps(cells, bytes) >= LONG_FILTER_STEPS
+        })
     }
 
     /// What the engine is asked for.
@@ -102,9 +117,10 @@ impl Selection {
             Some(ranges) => rowset::intersect(&spans, &ranges),
             None => spans,
         };
+        let mut steps_left = NARROW_STEPS_MAX;
         spans.retain(|span| match span {
-            RowSpan::Row(row) => filter.may_match(row),
-            RowSpan::Range(_) => true,
+            RowSpan::Row(row) if steps_left > 0 => filter.may_match_within(row, &mut steps_left),
+            RowSpan::Row(_) | RowSpan::Range(_) => true,
         });
         spans
     }
@@ -150,5 +166,35 @@ fn everything(within: Option<Vec<FamilyProjection>>) -> Projection {
 impl filter::FamilyNames for FamilyNames {
     fn family_name(&self, family: FamilyId) -> Option<&str> {
         self.get(family).map(AsRef::as_ref)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use v2::row_filter::Filter as Kind;
+
+    use super::*;
+
+    #[test]
+    fn row_keys_are_compared_with_patterns_for_so_long_and_the_others_are_read() {
+        let key = |n: usize| Bytes::from(format!("row-{n:06}"));
+        let spans = || (0..10_000).map(|n| RowSpan::Row(key(n))).collect::<RowSpans>();
+        let patterns = |count: usize| {
+            let of = |n| v2::RowFilter {
+                filter: Some(Kind::RowKeyRegexFilter(format!("[a-z]*-{n:06}").into())),
+            };
+            let filters = (0..count).map(of).collect();
+            v2::RowFilter { filter: Some(Kind::Interleave(v2::row_filter::Interleave { filters })) }
+        };
+        let narrowed = |count| {
+            let filter = patterns(count);
+            let source = FilterSource::Message(Some(&filter));
+            let selection = Selection::of_read(source, &FamilyNames::default(), None).unwrap();
+            selection.narrow(spans()).len()
+        };
+        assert_eq!(narrowed(100), 100);
+        // Five times as many steps as there are: some four fifths are read.
+        let left = narrowed(500);
+        assert!((7_000..9_000).contains(&left), "{left}");
     }
 }

@@ -665,6 +665,39 @@ async fn large_rows_are_filtered_by_the_threads_helper() {
     assert_eq!(helper.0.load(Ordering::Relaxed), 1);
 }
 
+#[tokio::test]
+async fn rows_that_their_filter_may_take_long_for_are_filtered_by_the_threads_helper() {
+    let filter = |filter| v2::RowFilter { filter: Some(filter) };
+    let value = |regex: &'static [u8]| {
+        filter(v2::row_filter::Filter::ValueRegexFilter(Bytes::from_static(regex)))
+    };
+    let copies = |count| {
+        let filters = vec![filter(v2::row_filter::Filter::PassAllFilter(true)); count];
+        filter(v2::row_filter::Filter::Interleave(v2::row_filter::Interleave { filters }))
+    };
+    let chain = |filters| filter(v2::row_filter::Filter::Chain(v2::row_filter::Chain { filters }));
+    let newest = || filter(v2::row_filter::Filter::CellsPerColumnLimitFilter(1));
+    let fixture = Fixture::new(&[]);
+    fixture.mutate("r", wide(20)).await;
+    fixture.mutate("s", vec![set("f", "a", 0, incompressible("s", 2_000))]).await;
+    let helper = Arc::new(Counting::default());
+    let _lent = aside::lend(Arc::clone(&helper) as Arc<dyn aside::Helper>);
+    for (filter, row, aside) in [
+        (copies(30), "r", 0),
+        (chain(vec![copies(30), copies(30)]), "r", 1),
+        (chain(vec![newest(), family_filter("f|g").unwrap(), value(br"\C*foo\C*")]), "r", 0),
+        (value(br"\C*foo\C*"), "s", 0),
+        (value(br"\C*[\x00-\x7F]\C{900}x"), "s", 1),
+    ] {
+        helper.0.store(0, Ordering::Relaxed);
+        let (rows, filter) = (row_set(&[row], &[]), Some(filter));
+        fixture
+            .read(v2::ReadRowsRequest { rows, filter: filter.clone(), ..Default::default() })
+            .await;
+        assert_eq!(helper.0.load(Ordering::Relaxed), aside, "{row}: {filter:?}");
+    }
+}
+
 /// Drops what it is given.
 #[derive(Debug)]
 struct Ended;

@@ -57,7 +57,8 @@ impl Compiler {
         Ok(match kind {
             Kind::Chain(list) => return self.chain(list, level, sink_allowed),
             Kind::Interleave(list) => {
-                Node::Interleave(self.list("Interleave", list, level, sink_allowed)?)
+                let branches = self.list("Interleave", list, level, sink_allowed)?;
+                Node::Interleave { sinks: branches.iter().any(Node::sinks), branches }
             }
             Kind::Condition(condition) => {
                 let predicate = condition

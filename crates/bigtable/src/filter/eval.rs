@@ -7,7 +7,8 @@
 //! joins the output at the very end.
 //!
 //! All of it happens in one go on a thread that others wait for, and a filter of 20 KB can ask for anything. So cells are
-//! counted in three ways, each with its limit: what a step makes, what is held at once, and what all steps go through.
+//! counted in three ways, each with its limit: what a step makes, what is held at once, and what all steps go through. To the last
+//! belong the bytes that are compared, at [`BYTES_A_STEP`] for a cell, and the work of automata.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -18,8 +19,9 @@ use tepui_engine::io::Rng;
 use tepui_engine::limits::ROW_READ_BYTES_MAX;
 
 use super::node::Node;
-use super::{FamilyNames, RowCell};
+use super::{FamilyNames, Filter, RowCell};
 use crate::error::{Error, Result, ShownBytes};
+use crate::regex::{BYTES_A_STEP, Regex};
 
 /// Cells that the copies of one row may come to within a filter. Interleaves in a chain multiply: a few
 /// hundred bytes of filter could ask for more cells than there is memory. Two million hold a row of the
@@ -35,8 +37,11 @@ const CELLS_HELD_MAX: usize = 3 * CELLS_MAX;
 /// million cells. It takes seconds, during which nothing else runs on the thread; a filter has room for thousands of steps.
 const CELLS_GONE_THROUGH_MAX: u64 = 64 * CELLS_MAX as u64;
 
-/// Bytes of a value or qualifier that compare with a pattern in the time of one cell's step, roughly.
-const BYTES_A_CELL: usize = 128;
+/// Steps over each cell up to which a filter has few.
+const FEW_STEPS: u64 = 8;
+
+/// Bytes of a value that are compared with a mask in the time of one step: they are, byte by byte.
+const MASK_BYTES_A_STEP: usize = 32;
 
 pub(super) struct Evaluation<'a, C: RowCell> {
     key: &'a [u8],
@@ -46,10 +51,19 @@ pub(super) struct Evaluation<'a, C: RowCell> {
     rng: &'a dyn Rng,
     /// What sinks took.
     sunk: Vec<C>,
+    /// How many lists that is.
+    sunk_lists: usize,
     /// Cells that wait while a copy of them, or of others, is worked on.
     waiting: usize,
-    gone_through: u64,
+    /// Whether the bytes of qualifiers are counted. In few steps they are not compared for longer than it took to read them, and to look
+    /// at each would take longer than most such filters.
+    weighs: bool,
+    /// Of [`STEPS`]; where none is left, it was more than may be.
+    steps_left: u64,
 }
+
+/// Cells that may be gone through at first.
+pub(super) const STEPS: u64 = CELLS_GONE_THROUGH_MAX + 1;
 
 impl<'a, C: RowCell> Evaluation<'a, C> {
     pub(super) fn new(
@@ -57,32 +71,29 @@ impl<'a, C: RowCell> Evaluation<'a, C> {
         memory: &'a C::Memory,
         families: &'a dyn FamilyNames,
         rng: &'a dyn Rng,
+        steps_left: u64,
     ) -> Self {
-        Self { key, memory, families, rng, sunk: Vec::new(), waiting: 0, gone_through: 0 }
+        let (sunk, sunk_lists) = (Vec::new(), 0);
+        Self { key, memory, families, rng, sunk, sunk_lists, waiting: 0, weighs: false, steps_left }
     }
 
-    /// The output for a row of these cells, and how many cells the steps went through. `duplicates` says whether the filter
-    /// can copy cells.
-    pub(super) fn run(
-        mut self,
-        node: &Node,
-        mut cells: Vec<C>,
-        duplicates: bool,
-    ) -> Result<(Vec<C>, u64)> {
-        self.apply(node, &mut cells)?;
+    /// The output of a filter for a row of these cells, and how many cells the steps went through.
+    pub(super) fn run(mut self, filter: &Filter, mut cells: Vec<C>) -> Result<(Vec<C>, u64)> {
+        self.weighs = filter.work.cells > FEW_STEPS;
+        self.apply(&filter.root, &mut cells)?;
         if !self.sunk.is_empty() {
             cells.append(&mut self.sunk);
-            sort(&mut cells, self.memory);
+            self.sort(&mut cells, self.sunk_lists + 1)?;
         }
         // Without copies, the row is no larger than the engine lets a read be.
-        if duplicates {
+        if filter.duplicates {
             let bytes: u64 = cells.iter().map(C::bytes).sum();
             if bytes > ROW_READ_BYTES_MAX {
                 return Err(self
                     .too_large(format_args!("makes more than {ROW_READ_BYTES_MAX} bytes of it")));
             }
         }
-        Ok((cells, self.gone_through))
+        Ok((cells, STEPS - self.steps_left))
     }
 
     /// Recursion is bounded by the depth that compilation allows.
@@ -90,16 +101,23 @@ impl<'a, C: RowCell> Evaluation<'a, C> {
         let memory = self.memory;
         self.go_through(match node {
             // Their parts are counted, and the copies that they make.
-            Node::Chain(_) | Node::Interleave(_) | Node::Condition { .. } => 0,
-            Node::ValueRegex(_) => {
-                cells.iter().map(|cell| 1 + cell.value_len() / BYTES_A_CELL).sum()
+            Node::Chain(_) | Node::Interleave { .. } | Node::Condition { .. } => 0,
+            Node::QualifierRegex(_) | Node::ColumnRange { .. } | Node::ColumnLimit(_) => {
+                self.columns(cells)
             }
-            Node::QualifierRegex(_) => {
-                let len = |cell: &C| cell.qualifier(memory).len();
-                cells.iter().map(|cell| 1 + len(cell) / BYTES_A_CELL).sum()
+            Node::ValueRange(range) if range.bound_len() >= BYTES_A_STEP => {
+                compared(cells, |cell| cell.value_len().min(range.bound_len()))
             }
-            _ => cells.len(),
+            Node::ValueBitmask(mask) if mask.len() >= MASK_BYTES_A_STEP => {
+                let len = BYTES_A_STEP / MASK_BYTES_A_STEP * mask.len();
+                compared(cells, |cell| if cell.value_len() == mask.len() { len } else { 0 })
+            }
+            _ => cells.len() as u64,
         })?;
+        let (families, steps_left) = (self.families, &mut self.steps_left);
+        // What is cut short for want of steps ends in an error below.
+        let mut is_match =
+            |regex: &Regex, text: &[u8]| regex.is_match_within(text, steps_left).unwrap_or(false);
         match node {
             Node::Chain(steps) => {
                 for step in steps {
@@ -109,7 +127,7 @@ impl<'a, C: RowCell> Evaluation<'a, C> {
                     }
                 }
             }
-            Node::Interleave(branches) => self.interleave(branches, cells)?,
+            Node::Interleave { branches, .. } => self.interleave(branches, cells)?,
             Node::Condition { predicate, on_true, on_false } => {
                 self.waiting += cells.len();
                 let mut found = self.copy(cells)?;
@@ -125,11 +143,12 @@ impl<'a, C: RowCell> Evaluation<'a, C> {
             Node::Sink => {
                 self.check_count(self.sunk.len() + cells.len())?;
                 self.sunk.append(cells);
+                self.sunk_lists += 1;
             }
             Node::PassAll => {}
             Node::BlockAll => cells.clear(),
             Node::RowKeyRegex(regex) => {
-                if !regex.is_match(self.key) {
+                if !is_match(regex, self.key) {
                     cells.clear();
                 }
             }
@@ -139,17 +158,17 @@ impl<'a, C: RowCell> Evaluation<'a, C> {
                 }
             }
             Node::FamilyRegex(regex) => {
-                self.retain_families(cells, |name| regex.is_match(name.as_bytes()));
+                retain_families(cells, families, |name| is_match(regex, name.as_bytes()));
             }
             Node::QualifierRegex(regex) => {
-                retain_columns(cells, memory, |qualifier| regex.is_match(qualifier));
+                retain_columns(cells, memory, |qualifier| is_match(regex, qualifier));
             }
             Node::ColumnRange { family, qualifiers } => {
-                self.retain_families(cells, |name| name == family);
+                retain_families(cells, families, |name| name == family);
                 retain_columns(cells, memory, |qualifier| qualifiers.contains(qualifier));
             }
             Node::Timestamps(range) => cells.retain(|cell| range.contains(cell.timestamp())),
-            Node::ValueRegex(regex) => cells.retain(|cell| regex.is_match(cell.value(memory))),
+            Node::ValueRegex(regex) => cells.retain(|cell| is_match(regex, cell.value(memory))),
             Node::ValueRange(range) => cells.retain(|cell| range.contains(cell.value(memory))),
             Node::ValueBitmask(mask) => cells.retain(|cell| has_bits(cell.value(memory), mask)),
             Node::RowOffset(count) => {
@@ -168,13 +187,14 @@ impl<'a, C: RowCell> Evaluation<'a, C> {
                 }
             }
         }
-        Ok(())
+        self.go_through(0)
     }
 
     fn interleave(&mut self, branches: &[Node], cells: &mut Vec<C>) -> Result<()> {
         let input = std::mem::take(cells);
+        let (key, steps_left) = (self.key, &mut self.steps_left);
         let reached = branches.iter().filter(|branch| {
-            let reach = branch.reach(self.key);
+            let reach = branch.reach(key, steps_left);
             reach.flow || reach.sink
         });
         let reached: Vec<&Node> = reached.collect();
@@ -188,11 +208,24 @@ impl<'a, C: RowCell> Evaluation<'a, C> {
         self.waiting -= input.len();
         outputs += self.pool(last, input, cells)?;
         self.waiting -= cells.len();
-        if outputs > 1 {
-            self.go_through(cells.len())?;
-            sort(cells, self.memory);
-        }
+        if outputs > 1 { self.sort(cells, outputs) } else { Ok(()) }
+    }
+
+    /// Sorts the cells of so many lists, each of which is sorted: pairs of them first, then pairs of those.
+    fn sort(&mut self, cells: &mut [C], lists: usize) -> Result<()> {
+        let passes = 1 + lists.ilog2();
+        self.go_through(self.columns(cells) * u64::from(passes))?;
+        sort(cells, self.memory);
         Ok(())
+    }
+
+    /// Steps of comparing the qualifier of each cell.
+    fn columns(&self, cells: &[C]) -> u64 {
+        if self.weighs {
+            compared(cells, |cell| cell.qualifier(self.memory).len())
+        } else {
+            cells.len() as u64
+        }
     }
 
     /// Adds to `pooled`, which waits meanwhile, what a branch makes of its cells. Returns 1 where that is any, else 0.
@@ -211,13 +244,13 @@ impl<'a, C: RowCell> Evaluation<'a, C> {
             let what = format_args!("holds more than {CELLS_HELD_MAX} cells of it at once");
             return Err(self.too_large(what));
         }
-        self.go_through(cells.len())?;
+        self.go_through(cells.len() as u64)?;
         Ok(cells.to_vec())
     }
 
-    fn go_through(&mut self, cells: usize) -> Result<()> {
-        self.gone_through += cells as u64;
-        if self.gone_through > CELLS_GONE_THROUGH_MAX {
+    fn go_through(&mut self, cells: u64) -> Result<()> {
+        self.steps_left = self.steps_left.saturating_sub(cells);
+        if self.steps_left == 0 {
             return Err(self.too_large(format_args!(
                 "goes through more than {CELLS_GONE_THROUGH_MAX} cells of it, step by step"
             )));
@@ -237,19 +270,28 @@ impl<'a, C: RowCell> Evaluation<'a, C> {
         let what = format!("Error while reading row '{row}' : the filter {what}");
         Error::large_row(Bytes::copy_from_slice(self.key), what)
     }
+}
 
-    /// Keeps the cells of families whose name `keep` accepts. A family without a name was dropped.
-    fn retain_families(&self, cells: &mut Vec<C>, keep: impl Fn(&str) -> bool) {
-        let mut last: Option<(FamilyId, bool)> = None;
-        cells.retain(|cell| match last {
-            Some((family, kept)) if family == cell.family() => kept,
-            _ => {
-                let kept = self.families.family_name(cell.family()).is_some_and(&keep);
-                last = Some((cell.family(), kept));
-                kept
-            }
-        });
-    }
+/// Steps of going through cells in each of which so many bytes are compared.
+fn compared<C>(cells: &[C], bytes: impl Fn(&C) -> usize) -> u64 {
+    cells.iter().map(|cell| 1 + (bytes(cell) / BYTES_A_STEP) as u64).sum()
+}
+
+/// Keeps the cells of families whose name `keep` accepts. A family without a name was dropped.
+fn retain_families<C: RowCell>(
+    cells: &mut Vec<C>,
+    families: &dyn FamilyNames,
+    mut keep: impl FnMut(&str) -> bool,
+) {
+    let mut last: Option<(FamilyId, bool)> = None;
+    cells.retain(|cell| match last {
+        Some((family, kept)) if family == cell.family() => kept,
+        _ => {
+            let kept = families.family_name(cell.family()).is_some_and(&mut keep);
+            last = Some((cell.family(), kept));
+            kept
+        }
+    });
 }
 
 /// A number in `[0, 1)`: the 53 bits that a double holds exactly.
@@ -275,7 +317,7 @@ fn sort<C: RowCell>(cells: &mut [C], memory: &C::Memory) {
 fn retain_columns<C: RowCell>(
     cells: &mut Vec<C>,
     memory: &C::Memory,
-    keep: impl Fn(&[u8]) -> bool,
+    mut keep: impl FnMut(&[u8]) -> bool,
 ) {
     let mut kept = None;
     let mut last = Vec::new();

@@ -28,7 +28,7 @@ use tepui_engine::io::Rng;
 use tepui_engine::read::{FamilyProjection, Projection};
 
 use crate::error::{Error, Result};
-use node::{Node, Reach};
+use node::{Node, Reach, Work};
 
 pub use compile::{FILTER_BYTES_MAX, FILTER_DEPTH_MAX, LABEL_CHARS_MAX};
 pub use wire::WithFilter;
@@ -43,6 +43,7 @@ pub struct Filter {
     duplicates: bool,
     /// Whether cells can come out with labels.
     labels: bool,
+    work: Work,
 }
 
 /// A cell that a filter let through.
@@ -282,9 +283,10 @@ impl Filter {
             ));
         }
         Ok(Self {
-            reach: (!root.asks_key()).then(|| root.reach(&[])),
+            reach: (!root.asks_key()).then(|| root.reach(&[], &mut { u64::MAX })),
             duplicates: root.duplicates(),
             labels: root.labels(),
+            work: root.work(),
             root,
         })
     }
@@ -307,7 +309,8 @@ impl Filter {
         })
     }
 
-    /// The same, with the number of cells that the steps of the filter went through, each counted for each step.
+    /// The same, with the number of cells that the steps of the filter went through, each counted for each step, and what counts
+    /// among them.
     pub(crate) fn apply_counting<C: RowCell>(
         &self,
         key: &Bytes,
@@ -316,18 +319,18 @@ impl Filter {
         families: &dyn FamilyNames,
         rng: &dyn Rng,
     ) -> Result<(Passed<C>, u64)> {
-        if cells.is_empty() || !self.may_match(key) {
-            return Ok((Passed::Plain(Vec::new()), 0));
+        let mut steps_left = eval::STEPS;
+        if cells.is_empty() || !self.may_match_within(key, &mut steps_left) {
+            return Ok((Passed::Plain(Vec::new()), eval::STEPS - steps_left));
         }
-        let Self { root, duplicates, .. } = self;
         if self.labels {
             let cells = cells.into_iter().map(FilteredCell::from).collect();
-            let evaluation = eval::Evaluation::new(key, memory, families, rng);
-            let (cells, steps) = evaluation.run(root, cells, *duplicates)?;
+            let evaluation = eval::Evaluation::new(key, memory, families, rng, steps_left);
+            let (cells, steps) = evaluation.run(self, cells)?;
             Ok((Passed::Labelled(cells), steps))
         } else {
-            let evaluation = eval::Evaluation::new(key, memory, families, rng);
-            let (cells, steps) = evaluation.run(root, cells, *duplicates)?;
+            let evaluation = eval::Evaluation::new(key, memory, families, rng, steps_left);
+            let (cells, steps) = evaluation.run(self, cells)?;
             Ok((Passed::Plain(cells), steps))
         }
     }
@@ -335,8 +338,19 @@ impl Filter {
     /// Whether a row with this key can have any output. Costs no more than its patterns on the key, and
     /// nothing of the row need be read to ask.
     pub fn may_match(&self, key: &[u8]) -> bool {
-        let reach = self.reach.unwrap_or_else(|| self.root.reach(key));
+        self.may_match_within(key, &mut { u64::MAX })
+    }
+
+    /// The same, with what it takes taken off the steps that are left; true where they do not suffice.
+    pub(crate) fn may_match_within(&self, key: &[u8], steps_left: &mut u64) -> bool {
+        let reach = self.reach.unwrap_or_else(|| self.root.reach(key, steps_left));
         reach.flow || reach.sink
+    }
+
+    /// Steps that a row of so many cells and bytes, its key included, may take, before it is known what the filter drops. Each is the
+    /// time in which a cell is gone through.
+    pub(crate) fn steps(&self, cells: usize, bytes: usize) -> u64 {
+        self.work.steps(cells, bytes)
     }
 
     /// What the engine has to read for this filter, given the table's families by ascending id. The filter is

@@ -42,8 +42,8 @@ const QUALIFIER_RANGES_MAX: usize = 128;
 /// below it, and thousands with a column each; of one family that is named first, all that a filter has room for.
 pub(super) const RANGES_MAX: usize = 1 << 18;
 
-/// Names of families that compare with a pattern in the time in which a range is gone through, roughly.
-const NAMES_A_RANGE: usize = 4;
+/// Steps of a pattern, one for the name of a family at least, in the time in which a range is gone through, roughly.
+const STEPS_A_RANGE: u64 = 4;
 
 /// The projection for a whole filter, on rows that have no more than the columns `within`; `None` means all. It goes through no
 /// more than `ranges_max` ranges.
@@ -103,7 +103,7 @@ fn looks_at_values(root: &Node) -> bool {
             | Node::ValueRegex(_)
             | Node::ValueRange(_)
             | Node::ValueBitmask(_)
-            | Node::Interleave(_)
+            | Node::Interleave { .. }
             | Node::Condition { .. }
             | Node::Sink
             | Node::Chain(_) => return true,
@@ -120,6 +120,11 @@ struct Column {
 }
 
 impl Column {
+    /// All of a family.
+    fn all(family: FamilyId) -> Self {
+        Self { family, qualifiers: vec![ByteRange::ALL] }
+    }
+
     fn of(projection: &FamilyProjection) -> Self {
         let ranges = projection.qualifiers.iter();
         let ranges =
@@ -300,13 +305,10 @@ impl<'a> Fold<'a> {
             _ => {}
         }
         match node {
-            Node::FamilyRegex(regex) => {
-                if self.scope.spend(self.scope.families.len() / NAMES_A_RANGE) {
-                    self.narrow(self.families_matching(regex));
-                } else {
-                    self.columns_exact = false;
-                }
-            }
+            Node::FamilyRegex(regex) => match self.families_matching(regex) {
+                Some(columns) => self.narrow(columns),
+                None => self.columns_exact = false,
+            },
             Node::QualifierRegex(regex) => {
                 if let Some((ranges, exact)) = qualifier_ranges(regex) {
                     self.narrow_qualifiers(&ranges, exact);
@@ -341,7 +343,7 @@ impl<'a> Fold<'a> {
                 }
                 self.counted = true;
             }
-            Node::Interleave(branches) => {
+            Node::Interleave { branches, .. } => {
                 self.compose_all(branches.iter());
                 return Next::Stop;
             }
@@ -438,12 +440,25 @@ impl<'a> Fold<'a> {
         mine.end = mine.end.min(range.end);
     }
 
-    fn families_matching(&self, regex: &Regex) -> Vec<Column> {
-        let matching =
-            self.scope.families.iter().filter(|(_, name)| regex.is_match(name.as_bytes()));
-        matching
-            .map(|(family, _)| Column { family: *family, qualifiers: vec![ByteRange::ALL] })
-            .collect()
+    /// `None` where finding out takes too long.
+    fn families_matching(&self, regex: &Regex) -> Option<Vec<Column>> {
+        let ranges = self.scope.ranges_left.get();
+        // The last range is not gone through before its last step.
+        let mut steps_left = (ranges as u64 + 1) * STEPS_A_RANGE;
+        let mut columns = Vec::new();
+        for (family, name) in self.scope.families {
+            match regex.is_match_within(name.as_bytes(), &mut steps_left) {
+                Some(true) => columns.push(Column::all(*family)),
+                Some(false) => {}
+                None => {
+                    self.scope.ranges_left.set(0);
+                    return None;
+                }
+            }
+        }
+        let left = usize::try_from(steps_left / STEPS_A_RANGE).unwrap_or(usize::MAX);
+        self.scope.ranges_left.set(left.min(ranges));
+        Some(columns)
     }
 
     fn in_each_family(&self, ranges: &[ByteRange]) -> Vec<Column> {
@@ -520,7 +535,7 @@ fn key_ranges(node: &Node) -> Option<Vec<ByteRange>> {
     match node {
         Node::BlockAll => Some(Vec::new()),
         Node::RowKeyRegex(regex) => Some(pattern_ranges(regex)?.0),
-        Node::Interleave(branches) => {
+        Node::Interleave { branches, .. } => {
             let mut all = Vec::new();
             for branch in branches {
                 all.extend(key_ranges(branch)?);

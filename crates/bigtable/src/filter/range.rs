@@ -49,6 +49,15 @@ impl ByteRange {
         RowRange { start, end }
     }
 
+    /// Bytes of the longer bound: no more of anything are compared with it.
+    pub(crate) fn bound_len(&self) -> usize {
+        let len = |bound: &Bound<Bytes>| match bound {
+            Bound::Included(bytes) | Bound::Excluded(bytes) => bytes.len(),
+            Bound::Unbounded => 0,
+        };
+        len(&self.start).max(len(&self.end))
+    }
+
     pub(crate) fn contains(&self, bytes: &[u8]) -> bool {
         let after_start = match &self.start {
             Bound::Included(start) => bytes >= start.as_ref(),

@@ -1,29 +1,29 @@
 //! Regular expressions of row filters: RE2 syntax over raw bytes, matched against the whole text.
 //!
 //! A pattern is bytes in RE2's Latin-1 mode: each byte of pattern and text is one character, `.` is any
-//! byte but a newline, `\C` is any byte. Matching takes time linear in the text, whatever the pattern.
+//! byte but a newline, `\C` is any byte. Matching takes time linear in the text, and at worst in the pattern for each byte of it.
 //! [`parse`] turns a pattern to a tree; the tree becomes the cheapest of:
 //!
 //! ```text
 //! \C*                      every text           nothing to compare
 //! abc   a\.b   abc|abd     a few texts          binary search, memcmp
 //! abc\C*                   a prefix             memcmp
-//! anything else            regex-automata's meta engine, anchored at both ends
+//! anything else            an automaton of regex-automata, anchored at both ends
 //! ```
 //!
 //! [`Regex::candidates`] names the texts that can match, so that a read touches no others.
 
+mod automaton;
 mod byte_set;
 mod parse;
 
 use std::fmt;
 
 use bytes::Bytes;
-use regex_automata::meta;
-use regex_automata::{Anchored, Input};
 use regex_syntax::hir::literal::Extractor;
-use regex_syntax::hir::{Class, Hir, HirKind, Look};
+use regex_syntax::hir::{Class, Hir, HirKind};
 
+use automaton::Automaton;
 use byte_set::UnicodeClasses;
 
 pub use parse::SyntaxError;
@@ -32,12 +32,9 @@ pub use parse::SyntaxError;
 /// hold thousands of patterns, so here they share it.
 pub const REGEX_BYTES_MAX: usize = 8 << 20;
 
-/// Bytes of the cache in which one automaton builds its states while it runs, for each thread that
-/// runs it. Less makes large classes with counts start over more often; more is seldom used.
-const LAZY_CACHE_BYTES: usize = 256 << 10;
-
-/// Bytes of an automaton that is built in full before it runs: small ones run faster so.
-const FULL_AUTOMATON_BYTES: usize = 32 << 10;
+/// Bytes of a text that are compared with a pattern, or with other bytes, in the time of one step: what a filter needs to go
+/// through a cell.
+pub(crate) const BYTES_A_STEP: usize = 128;
 
 /// Texts or prefixes that [`Regex::candidates`] names at most: beyond it, comparing them costs more
 /// than the automaton, and reading them one by one costs more than a scan.
@@ -56,6 +53,14 @@ impl Default for Budget {
     }
 }
 
+impl Budget {
+    /// `None` where so much is not left.
+    fn take(&mut self, bytes: usize) -> Option<()> {
+        self.bytes = self.bytes.checked_sub(bytes)?;
+        Some(())
+    }
+}
+
 /// A compiled pattern. Cheap to clone and to share between threads.
 #[derive(Clone)]
 pub struct Regex {
@@ -71,7 +76,7 @@ enum Matcher {
     Texts(Vec<Bytes>),
     /// Texts that start so.
     Prefix(Bytes),
-    Automaton(Box<meta::Regex>),
+    Automaton(Automaton),
 }
 
 /// Which texts can match.
@@ -116,26 +121,41 @@ impl Regex {
                 match prefixes.as_slice() {
                     [prefix] if prefix.is_empty() => Matcher::Any,
                     [prefix] => Matcher::Prefix(prefix.clone()),
-                    _ => Matcher::Automaton(automaton(hir, pattern, budget)?),
+                    _ => automaton(hir, pattern, budget)?,
                 }
             }
-            _ => Matcher::Automaton(automaton(hir, pattern, budget)?),
+            _ => automaton(hir, pattern, budget)?,
         };
         Ok(Self { matcher, candidates })
     }
 
     /// Whether the whole of `text` matches.
     pub fn is_match(&self, text: &[u8]) -> bool {
-        match &self.matcher {
+        self.is_match_within(text, &mut { u64::MAX }).unwrap_or(false)
+    }
+
+    /// The same, with what it takes taken off the steps that are left. `None` where nothing is left.
+    pub fn is_match_within(&self, text: &[u8], steps_left: &mut u64) -> Option<bool> {
+        *steps_left = steps_left.saturating_sub(1 + (text.len() / BYTES_A_STEP) as u64);
+        if *steps_left == 0 {
+            return None;
+        }
+        Some(match &self.matcher {
             Matcher::Any => true,
             Matcher::Texts(texts) => match texts.as_slice() {
                 [only] => only.as_ref() == text,
                 texts => texts.binary_search_by(|t| t.as_ref().cmp(text)).is_ok(),
             },
             Matcher::Prefix(prefix) => text.starts_with(prefix),
-            Matcher::Automaton(regex) => {
-                regex.is_match(Input::new(text).anchored(Anchored::Yes).earliest(true))
-            }
+            Matcher::Automaton(automaton) => return automaton.is_match(text, steps_left),
+        })
+    }
+
+    /// Steps that [`BYTES_A_STEP`] bytes of a text may take, before it is known what they are.
+    pub fn weight(&self) -> u64 {
+        match &self.matcher {
+            Matcher::Automaton(automaton) => automaton.weight(),
+            Matcher::Any | Matcher::Texts(_) | Matcher::Prefix(_) => 1,
         }
     }
 
@@ -150,23 +170,10 @@ impl Regex {
     }
 }
 
-fn automaton(
-    hir: Hir,
-    pattern: &[u8],
-    budget: &mut Budget,
-) -> Result<Box<meta::Regex>, SyntaxError> {
-    let whole = Hir::concat(vec![Hir::look(Look::Start), hir, Hir::look(Look::End)]);
-    let config = meta::Config::new()
-        .utf8_empty(false)
-        .nfa_size_limit(Some(budget.bytes))
-        .onepass_size_limit(Some(FULL_AUTOMATON_BYTES))
-        .dfa_size_limit(Some(FULL_AUTOMATON_BYTES))
-        .hybrid_cache_capacity(LAZY_CACHE_BYTES);
+fn automaton(hir: Hir, pattern: &[u8], budget: &mut Budget) -> Result<Matcher, SyntaxError> {
+    let automaton = Automaton::new(hir, budget);
     let too_large = || SyntaxError::new("pattern too large - compile failed", pattern);
-    let regex =
-        meta::Builder::new().configure(config).build_from_hir(&whole).map_err(|_| too_large())?;
-    budget.bytes = budget.bytes.checked_sub(regex.memory_usage()).ok_or_else(too_large)?;
-    Ok(Box::new(regex))
+    automaton.map(Matcher::Automaton).ok_or_else(too_large)
 }
 
 /// Which texts the tree can match. A word boundary or anchor inside only narrows what matches, so the

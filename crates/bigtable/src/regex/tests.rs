@@ -284,6 +284,40 @@ fn long_lists_of_classes_take_time_in_line_with_their_length() {
     assert!(compile(&posix).is_match(b":x"));
 }
 
+/// Bytes of chance.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}
+
+#[test]
+fn a_pattern_that_finds_a_new_state_at_each_byte_is_ended_by_the_steps_that_are_left() {
+    let hostile = || compile(br"\C*[\x00-\x7F]\C{99}x");
+    let mut steps_left = 100_000;
+    assert_eq!(hostile().is_match_within(&noise(100_000), &mut steps_left), None);
+    assert_eq!(steps_left, 0);
+    // A short text takes less, and leaves the rest.
+    let mut steps_left = 100_000;
+    assert_eq!(hostile().is_match_within(&noise(100), &mut steps_left), Some(false));
+    assert!((10_000..99_000).contains(&steps_left), "{steps_left}");
+}
+
+#[test]
+fn common_patterns_go_through_large_texts_in_few_steps() {
+    let words: Vec<String> = (0..50).map(|n| format!("word{n}")).collect();
+    let words = format!(r"(?i)\C*({})\C*", words.join("|"));
+    for pattern in [&b"(?s).*foo.*"[..], br"\C*[a-z]+@[a-z.]+\.[a-z]{2,8}\C*", words.as_bytes()] {
+        let text = [noise(4 << 20), b"foo word7 a@b.com".to_vec()].concat();
+        let mut steps_left = 1 << 17;
+        assert_eq!(compile(pattern).is_match_within(&text, &mut steps_left), Some(true));
+        assert!(steps_left > 1 << 16, "{}: {steps_left} left", pattern.escape_ascii());
+    }
+}
+
 /// Patterns of a small alphabet, and the same in a form that a plain backtracking matcher reads.
 #[derive(Debug, Clone)]
 enum Tree {
@@ -377,6 +411,9 @@ proptest! {
         let regex = compile(tree.render().as_bytes());
         let want = tree.ends(&text, 0).contains(&text.len());
         prop_assert_eq!(regex.is_match(&text), want, "{}", tree.render());
+        // Too large to be built in full.
+        let larger = compile(format!("{}|{}", tree.render(), "x".repeat(40) + "{9}").as_bytes());
+        prop_assert_eq!(larger.is_match(&text), want, "{}", tree.render());
         if let Candidates::Of { texts, prefixes, exact } = regex.candidates() {
             let named = texts.iter().any(|t| *t == text)
                 || prefixes.iter().any(|p| text.starts_with(p));

@@ -270,6 +270,101 @@ fn what_all_steps_go_through_is_counted() {
     assert!(outcome(&patterns(200), large).is_err());
 }
 
+/// The steps that a filter takes for a row.
+fn steps(filter: &RowFilter, row: &Row) -> u64 {
+    let (filter, families) = (compile(filter).unwrap(), names());
+    filter.apply_counting(&row.key, row.cells.clone(), &(), &families, &Fixed(0)).unwrap().1
+}
+
+#[test]
+fn long_qualifiers_that_are_compared_again_and_again_are_counted() {
+    let row_of = |qualifier_bytes: usize| {
+        let cell = |n: u8| Cell {
+            qualifier: [vec![b'q'; qualifier_bytes], vec![n % 2]].concat().into(),
+            ..row_of(1).cells[0].clone()
+        };
+        Row { cells: (0..100).map(cell).collect(), ..row_of(0) }
+    };
+    let (short, long) = (row_of(10), row_of(16_000));
+    for filter in [column_limit(1_000), qualifier(r"\C*"), columns("f", "", "")] {
+        let many = chain(&vec![filter; 1_000]);
+        assert!(steps(&many, &long) > 100 * steps(&many, &short), "{many:?}");
+    }
+    let sorted = interleave(&vec![pass(); 10]);
+    assert!(steps(&sorted, &long) > 50 * steps(&sorted, &short));
+    // As often as it takes to read them, nobody looks.
+    assert_eq!(steps(&column_limit(1), &long), 100);
+    let error = outcome(&chain(&vec![interleave(&vec![pass(); 2]); 12]), long).unwrap_err();
+    assert!(error.contains("the filter goes through more than"), "{error}");
+    let short = outcome(&chain(&vec![interleave(&vec![pass(); 2]); 12]), short);
+    assert_eq!(short, Ok(100 << 12));
+}
+
+#[test]
+fn what_many_branches_let_through_takes_longer_to_sort() {
+    let branches = |count| interleave(&vec![pass(); count]);
+    // A copy, a step and the sorting for each cell that comes out.
+    assert_eq!(steps(&branches(2), &row_of(1_000)), 2_000 + 1_000 + 2 * 2_000);
+    assert_eq!(steps(&branches(64), &row_of(1_000)), 64_000 + 63_000 + 7 * 64_000);
+}
+
+#[test]
+fn a_pattern_of_row_keys_counts_the_key_once() {
+    let of_key = |bytes: usize, cells| Row { key: vec![b'k'; bytes].into(), ..row_of(cells) };
+    let filter = chain(&vec![key(r"k*\C"); 10]);
+    let (short, long) = (steps(&filter, &of_key(4, 1)), steps(&filter, &of_key(4_096, 1)));
+    assert!(long >= short + 20 * 32, "{short} and {long}");
+    assert_eq!(steps(&filter, &of_key(4_096, 1_001)), long + 10_000);
+}
+
+#[test]
+fn values_that_are_compared_at_length_are_counted() {
+    let mut row = row_of(10);
+    for cell in &mut row.cells {
+        cell.value = vec![b'v'; 10_000].into();
+    }
+    let long = "v".repeat(9_000);
+    for filter in [values(&format!("[{long}"), ""), values("", &format!("{long})"))] {
+        assert!(steps(&filter, &row) >= 10 * 9_000 / 128, "{filter:?}");
+    }
+    assert!(steps(&mask(&[1; 10_000]), &row) >= 10 * 10_000 / 32);
+    for filter in [values("[v", ""), mask(&[1; 9_000])] {
+        assert_eq!(steps(&filter, &row), 10, "{filter:?}");
+    }
+}
+
+#[test]
+fn a_pattern_whose_automaton_grows_with_a_value_counts_what_is_built() {
+    let mut state = 1_u64;
+    let next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    let noise: Vec<u8> = std::iter::repeat_with(next).take(1_000).collect();
+    let mut row = row_of(1);
+    row.cells[0].value = noise.into();
+    assert!(steps(&value(r"\C*[\x00-\x7F]\C{500}"), &row) > 100_000);
+    assert!(steps(&value(r"\C*foo\C*"), &row) < 100);
+}
+
+#[test]
+fn a_key_that_one_of_many_patterns_accepts_is_not_compared_with_the_others() {
+    let patterns: Vec<_> = (0..1_000).map(|n| key(&format!("k{n}?"))).collect();
+    let asked = |filter: &RowFilter| {
+        let mut steps_left = 1 << 20;
+        assert!(compile(filter).unwrap().may_match_within(b"k", &mut steps_left));
+        (1 << 20) - steps_left
+    };
+    assert_eq!(asked(&interleave(&patterns)), 1);
+    // What another may sink has to be known.
+    let sinking = [patterns, vec![chain(&[key("other"), sink()])]].concat();
+    assert_eq!(asked(&interleave(&sinking)), 1_001);
+    // Who must not look further lets it pass.
+    let mut steps_left = 10;
+    let others = interleave(&vec![key("other"); 100]);
+    assert!(compile(&others).unwrap().may_match_within(b"k", &mut steps_left));
+}
+
 #[test]
 fn copies_of_large_values_are_counted_by_their_bytes() {
     let mut large = row("r", &["f:a@1=x"]);

@@ -1,0 +1,137 @@
+//! The automata of patterns that nothing simpler decides.
+//!
+//! A small one is built in full before it runs. Of a larger one, states are built as a text comes to them, and kept while there is
+//! room. Few patterns ever need many, but `\C*a\C{999}` finds a new one at nearly every byte of a text of chance, and each takes a
+//! look at a thousand parts of the pattern: microseconds. So what is built is counted, and a limit ends it.
+
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::Arc;
+
+use regex_automata::dfa::{Automaton as _, StartKind, dense};
+use regex_automata::hybrid::dfa::{Cache, Config, DFA};
+use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
+use regex_automata::util::pool::Pool;
+use regex_automata::{Anchored, Input};
+use regex_syntax::hir::{Hir, Look};
+
+use super::Budget;
+
+/// Bytes of the cache in which one automaton builds its states while it runs, for each thread that
+/// runs it. Less makes large classes with counts start over more often; more is seldom used.
+const LAZY_CACHE_BYTES: usize = 256 << 10;
+
+/// Bytes of an automaton that is built in full before it runs, and of what it takes to build it: small ones run faster so.
+const FULL_AUTOMATON_BYTES: usize = 16 << 10;
+
+/// Parts of a pattern (states of the automaton that it is first compiled to) with which building in full is tried. More take
+/// longer to build than short texts take to match, and seldom fit.
+const FULL_AUTOMATON_PARTS: usize = 30;
+
+/// Parts of a pattern that are gone through in the time of one step while a state is built, roughly.
+const PARTS_A_STEP: usize = 2;
+
+/// Bytes of a text for each of which a state is built, as far as the time is guessed beforehand. With patterns that are common it is one
+/// in thousands, with the worst every byte.
+const BYTES_A_STATE: usize = 32;
+
+type Caches = Pool<Cache, Box<dyn Fn() -> Cache + Send + Sync + UnwindSafe + RefUnwindSafe>>;
+
+#[derive(Clone)]
+pub(super) enum Automaton {
+    Full(Arc<dense::DFA<Vec<u32>>>),
+    Lazy(Arc<Lazy>),
+}
+
+pub(super) struct Lazy {
+    dfa: DFA,
+    caches: Caches,
+    /// Steps that it takes to build a state.
+    state_steps: u64,
+}
+
+impl Automaton {
+    /// The automaton of texts that match as a whole. `None` where it is larger than what is left of the budget.
+    pub(super) fn new(pattern: Hir, budget: &mut Budget) -> Option<Self> {
+        let whole = Hir::concat(vec![Hir::look(Look::Start), pattern, Hir::look(Look::End)]);
+        let config = thompson::Config::new()
+            .utf8(false)
+            .which_captures(WhichCaptures::None)
+            .nfa_size_limit(Some(budget.bytes));
+        let nfa = thompson::Compiler::new().configure(config).build_from_hir(&whole).ok()?;
+        if let Some(full) = full(&nfa) {
+            budget.take(full.memory_usage())?;
+            return Some(Self::Full(Arc::new(full)));
+        }
+        budget.take(nfa.memory_usage())?;
+        Lazy::new(nfa).map(|lazy| Self::Lazy(Arc::new(lazy)))
+    }
+
+    /// Whether the whole of `text` matches. What has to be built takes steps of those that are left; `None` where they do not suffice.
+    pub(super) fn is_match(&self, text: &[u8], steps_left: &mut u64) -> Option<bool> {
+        match self {
+            Self::Full(dfa) => {
+                let input = Input::new(text).anchored(Anchored::Yes).earliest(true);
+                Some(matches!(dfa.try_search_fwd(&input), Ok(Some(_))))
+            }
+            Self::Lazy(lazy) => lazy.is_match(text, steps_left),
+        }
+    }
+
+    /// What a byte of a text may count for beside one that is only gone through, before it is known what has to be built.
+    pub(super) fn weight(&self) -> u64 {
+        match self {
+            Self::Full(_) => 1,
+            Self::Lazy(lazy) => 1 + lazy.state_steps * (super::BYTES_A_STEP / BYTES_A_STATE) as u64,
+        }
+    }
+}
+
+/// The automaton in full, where it is small.
+fn full(nfa: &NFA) -> Option<dense::DFA<Vec<u32>>> {
+    if nfa.states().len() > FULL_AUTOMATON_PARTS {
+        return None;
+    }
+    let config = dense::Config::new()
+        .start_kind(StartKind::Anchored)
+        .dfa_size_limit(Some(FULL_AUTOMATON_BYTES))
+        .determinize_size_limit(Some(FULL_AUTOMATON_BYTES));
+    dense::Builder::new().configure(config).build_from_nfa(nfa).ok()
+}
+
+impl Lazy {
+    fn new(nfa: NFA) -> Option<Self> {
+        let state_steps = 1 + (nfa.states().len() / PARTS_A_STEP) as u64;
+        // It takes as much as a few states need where that is more.
+        let config = Config::new().cache_capacity(LAZY_CACHE_BYTES).skip_cache_capacity_check(true);
+        let builder = regex_automata::hybrid::dfa::Builder::new().configure(config).clone();
+        let dfa = builder.build_from_nfa(nfa).ok()?;
+        let caches = {
+            let dfa = dfa.clone();
+            Pool::new(Box::new(move || dfa.create_cache()) as Box<_>)
+        };
+        Some(Self { dfa, caches, state_steps })
+    }
+
+    fn is_match(&self, text: &[u8], steps_left: &mut u64) -> Option<bool> {
+        let cache = &mut *self.caches.get();
+        let start = Input::new(text).anchored(Anchored::Yes);
+        // Caches that are full are emptied and never given up, so nothing fails.
+        let mut state = self.dfa.start_state_forward(cache, &start).ok()?;
+        for byte in text {
+            // No state matches before the end of the text is seen: what is marked is not built yet, or leads nowhere.
+            if state.is_tagged() {
+                return Some(false);
+            }
+            let mut next = self.dfa.next_state_untagged(cache, state, *byte);
+            if next.is_unknown() {
+                *steps_left = steps_left.saturating_sub(self.state_steps);
+                if *steps_left == 0 {
+                    return None;
+                }
+                next = self.dfa.next_state(cache, state, *byte).ok()?;
+            }
+            state = next;
+        }
+        Some(self.dfa.next_eoi_state(cache, state).ok()?.is_match())
+    }
+}
