@@ -103,6 +103,18 @@ impl Selection {
         })
     }
 
+    /// The same of a row.
+    pub(crate) fn is_long_for(&self, row: &ReadRow) -> bool {
+        fn bytes<C: RowCell>(cells: &[C]) -> usize {
+            cells.iter().map(|cell| cell.bytes() as usize).sum()
+        }
+        let (cells, bytes) = match row {
+            ReadRow::Pinned(row) => (row.cells.len(), bytes(&row.cells)),
+            ReadRow::Merged(row) => (row.cells.len(), bytes(&row.cells)),
+        };
+        self.is_long(cells, row.key().len() + bytes)
+    }
+
     /// What the engine is asked for.
     pub fn projection(&self) -> &Projection {
         &self.projection

@@ -19,6 +19,7 @@ use futures::StreamExt;
 use futures::future::try_join_all;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_request::RequestStatsView;
+use tepui_engine::aside::Aside;
 use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::pressure::{self, Pressure, Priority};
@@ -336,6 +337,13 @@ impl Table {
             let projection = predicate.projection();
             match tablet.read_row_in_place(row, projection, ReadView::Pending).await? {
                 None => Ok(false),
+                Some(found) if predicate.is_long_for(&found) => {
+                    let (families, rng) = (families.clone(), Arc::clone(&self.rng));
+                    let passes = move || predicate.passes_any(found, &families, rng.as_ref());
+                    // Boxed, so that requests for other rows stay small.
+                    Box::pin(async { Aside::default().carry_out(Some(tablet.id()), passes).await })
+                        .await?
+                }
                 Some(found) => predicate.passes_any(found, &families, self.rng.as_ref()),
             }
         };

@@ -682,6 +682,7 @@ async fn rows_that_their_filter_may_take_long_for_are_filtered_by_the_threads_he
     fixture.mutate("s", vec![set("f", "a", 0, incompressible("s", 2_000))]).await;
     let helper = Arc::new(Counting::default());
     let _lent = aside::lend(Arc::clone(&helper) as Arc<dyn aside::Helper>);
+    let asked_aside = || helper.0.swap(0, Ordering::Relaxed);
     for (filter, row, aside) in [
         (copies(30), "r", 0),
         (chain(vec![copies(30), copies(30)]), "r", 1),
@@ -689,12 +690,15 @@ async fn rows_that_their_filter_may_take_long_for_are_filtered_by_the_threads_he
         (value(br"\C*foo\C*"), "s", 0),
         (value(br"\C*[\x00-\x7F]\C{900}x"), "s", 1),
     ] {
-        helper.0.store(0, Ordering::Relaxed);
         let (rows, filter) = (row_set(&[row], &[]), Some(filter));
         fixture
             .read(v2::ReadRowsRequest { rows, filter: filter.clone(), ..Default::default() })
             .await;
-        assert_eq!(helper.0.load(Ordering::Relaxed), aside, "{row}: {filter:?}");
+        assert_eq!(asked_aside(), aside, "{row}: {filter:?}");
+        // Likewise as a predicate.
+        let request = check(row, filter, vec![], vec![set("g", "other", 0, "x")]);
+        fixture.table.check_and_mutate_row(&request).await.unwrap();
+        assert_eq!(asked_aside(), aside, "{request:?}");
     }
 }
 
