@@ -100,8 +100,11 @@ impl<'a, C: RowCell> Evaluation<'a, C> {
     fn apply(&mut self, node: &Node, cells: &mut Vec<C>) -> Result<()> {
         let memory = self.memory;
         self.go_through(match node {
-            // Their parts are counted, and the copies that they make.
-            Node::Chain(_) | Node::Interleave { .. } | Node::Condition { .. } => 0,
+            // Their parts are counted, and the copies that they make; or what the pattern takes for each value.
+            Node::Chain(_)
+            | Node::Interleave { .. }
+            | Node::Condition { .. }
+            | Node::ValueRegex(_) => 0,
             Node::QualifierRegex(_) | Node::ColumnRange { .. } | Node::ColumnLimit(_) => {
                 self.columns(cells)
             }

@@ -33,6 +33,10 @@ use node::{Node, Reach, Work};
 pub use compile::{FILTER_BYTES_MAX, FILTER_DEPTH_MAX, LABEL_CHARS_MAX};
 pub use wire::WithFilter;
 
+/// Steps that patterns take on the names of a view's families: a tenth of a second, and more than all patterns of a filter take on
+/// the names of as many families as a table may have. What they do not suffice for is taken to ask beyond the view.
+const VIEW_STEPS_MAX: u64 = 1 << 22;
+
 /// A compiled row filter. Immutable; shared by all rows and threads of a request.
 #[derive(Debug, Clone)]
 pub struct Filter {
@@ -365,7 +369,7 @@ impl Filter {
 
     /// Whether it asks anywhere, by a pattern or a range of columns, for families none of which is among these.
     pub(crate) fn asks_beyond(&self, families: &[&str]) -> bool {
-        self.root.asks_beyond(families)
+        self.root.asks_beyond(families, &mut { VIEW_STEPS_MAX })
     }
 
     /// Whether it compares values with anything. Which cells pass another filter does not depend on their values.

@@ -100,13 +100,18 @@ impl Node {
     }
 
     /// See [`super::Filter::asks_beyond`].
-    pub(super) fn asks_beyond(&self, families: &[&str]) -> bool {
+    pub(super) fn asks_beyond(&self, families: &[&str], steps_left: &mut u64) -> bool {
         match self {
             Self::FamilyRegex(regex) => {
-                !regex.matches_all() && !families.iter().any(|name| regex.is_match(name.as_bytes()))
+                let mut is_match = |name: &&str| {
+                    regex.is_match_within(name.as_bytes(), steps_left).unwrap_or(false)
+                };
+                !regex.matches_all() && !families.iter().any(&mut is_match)
             }
             Self::ColumnRange { family, .. } => !families.contains(&family.as_str()),
-            node => node.children().into_iter().any(|child| child.asks_beyond(families)),
+            node => {
+                node.children().into_iter().any(|child| child.asks_beyond(families, steps_left))
+            }
         }
     }
 
