@@ -16,7 +16,7 @@ use regex_syntax::hir::{Hir, Look};
 
 use super::Budget;
 
-/// Bytes of the cache in which one automaton builds its states while it runs, for each thread that
+/// Bytes of the cache in which one automaton builds its states while it runs, at most, for each thread that
 /// runs it. Less makes large classes with counts start over more often; more is seldom used.
 const LAZY_CACHE_BYTES: usize = 256 << 10;
 
@@ -58,12 +58,12 @@ impl Automaton {
             .which_captures(WhichCaptures::None)
             .nfa_size_limit(Some(budget.bytes));
         let nfa = thompson::Compiler::new().configure(config).build_from_hir(&whole).ok()?;
-        if let Some(full) = full(&nfa) {
+        if let Some(full) = full(&nfa, budget) {
             budget.take(full.memory_usage())?;
             return Some(Self::Full(Arc::new(full)));
         }
         budget.take(nfa.memory_usage())?;
-        Lazy::new(nfa).map(|lazy| Self::Lazy(Arc::new(lazy)))
+        Lazy::new(nfa, budget).map(|lazy| Self::Lazy(Arc::new(lazy)))
     }
 
     /// Whether the whole of `text` matches. What has to be built takes steps of those that are left; `None` where they do not suffice.
@@ -77,6 +77,15 @@ impl Automaton {
         }
     }
 
+    /// Bytes of a cache in which states were built.
+    #[cfg(test)]
+    pub(super) fn cache_bytes(&self) -> usize {
+        match self {
+            Self::Full(_) => 0,
+            Self::Lazy(lazy) => lazy.caches.get().memory_usage(),
+        }
+    }
+
     /// What a byte of a text may count for beside one that is only gone through, before it is known what has to be built.
     pub(super) fn weight(&self) -> u64 {
         match self {
@@ -87,22 +96,27 @@ impl Automaton {
 }
 
 /// The automaton in full, where it is small.
-fn full(nfa: &NFA) -> Option<dense::DFA<Vec<u32>>> {
+fn full(nfa: &NFA, budget: &mut Budget) -> Option<dense::DFA<Vec<u32>>> {
     if nfa.states().len() > FULL_AUTOMATON_PARTS {
         return None;
     }
+    budget.full_bytes = budget.full_bytes.checked_sub(FULL_AUTOMATON_BYTES)?;
     let config = dense::Config::new()
         .start_kind(StartKind::Anchored)
         .dfa_size_limit(Some(FULL_AUTOMATON_BYTES))
         .determinize_size_limit(Some(FULL_AUTOMATON_BYTES));
-    dense::Builder::new().configure(config).build_from_nfa(nfa).ok()
+    let full = dense::Builder::new().configure(config).build_from_nfa(nfa).ok()?;
+    budget.full_bytes += FULL_AUTOMATON_BYTES.saturating_sub(full.memory_usage());
+    Some(full)
 }
 
 impl Lazy {
-    fn new(nfa: NFA) -> Option<Self> {
+    fn new(nfa: NFA, budget: &mut Budget) -> Option<Self> {
         let state_steps = 1 + (nfa.states().len() / PARTS_A_STEP) as u64;
-        // It takes as much as a few states need where that is more.
-        let config = Config::new().cache_capacity(LAZY_CACHE_BYTES).skip_cache_capacity_check(true);
+        // It takes as much as a few states need where that is more: some times as much as the pattern, which is bounded.
+        let config = Config::new()
+            .cache_capacity(budget.take_cache(LAZY_CACHE_BYTES))
+            .skip_cache_capacity_check(true);
         let builder = regex_automata::hybrid::dfa::Builder::new().configure(config).clone();
         let dfa = builder.build_from_nfa(nfa).ok()?;
         let caches = {

@@ -17,6 +17,7 @@ mod automaton;
 mod byte_set;
 mod parse;
 
+use std::collections::HashMap;
 use std::fmt;
 
 use bytes::Bytes;
@@ -32,6 +33,14 @@ pub use parse::SyntaxError;
 /// hold thousands of patterns, so here they share it.
 pub const REGEX_BYTES_MAX: usize = 8 << 20;
 
+/// Bytes of all automata of one request that are built in full, and of those that turn out too large for it: sixty of these, in some
+/// ten milliseconds. A filter has room for a thousand.
+const FULL_AUTOMATA_BYTES: usize = 1 << 20;
+
+/// Bytes of the caches of all automata of one request, for each thread that runs them: enough for a hundred to have as much as they
+/// ever use. A filter has room for a thousand.
+const CACHES_BYTES: usize = 32 << 20;
+
 /// Bytes of a text that are compared with a pattern, or with other bytes, in the time of one step: what a filter needs to go
 /// through a cell.
 pub(crate) const BYTES_A_STEP: usize = 128;
@@ -44,16 +53,35 @@ const CANDIDATES_MAX: usize = 128;
 #[derive(Debug)]
 pub struct Budget {
     bytes: usize,
+    /// What is left for automata that are built in full.
+    full_bytes: usize,
+    /// What is left of the caches of the others.
+    cache_bytes: usize,
     classes: UnicodeClasses,
+    /// Patterns that have an automaton, which all that are the same share.
+    automata: HashMap<Vec<u8>, Regex>,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        Self { bytes: REGEX_BYTES_MAX, classes: UnicodeClasses::default() }
+        Self {
+            bytes: REGEX_BYTES_MAX,
+            full_bytes: FULL_AUTOMATA_BYTES,
+            cache_bytes: CACHES_BYTES,
+            classes: UnicodeClasses::default(),
+            automata: HashMap::new(),
+        }
     }
 }
 
 impl Budget {
+    /// Room for one more cache of so many bytes at most: a part of what is left, so that others have some, too.
+    fn take_cache(&mut self, bytes_max: usize) -> usize {
+        let bytes = bytes_max.min(self.cache_bytes / 16);
+        self.cache_bytes -= bytes;
+        bytes
+    }
+
     /// `None` where so much is not left.
     fn take(&mut self, bytes: usize) -> Option<()> {
         self.bytes = self.bytes.checked_sub(bytes)?;
@@ -111,6 +139,9 @@ impl Regex {
     /// Compiles `pattern`. Fails where it is not RE2 syntax, or where the automata of `budget`'s
     /// request would grow past [`REGEX_BYTES_MAX`].
     pub fn compile(pattern: &[u8], budget: &mut Budget) -> Result<Self, SyntaxError> {
+        if let Some(known) = budget.automata.get(pattern) {
+            return Ok(known.clone());
+        }
         let hir = parse::parse(pattern, &mut budget.classes)?;
         let candidates = candidates(&hir);
         let matcher = match &candidates {
@@ -126,7 +157,11 @@ impl Regex {
             }
             _ => automaton(hir, pattern, budget)?,
         };
-        Ok(Self { matcher, candidates })
+        let regex = Self { matcher, candidates };
+        if matches!(regex.matcher, Matcher::Automaton(_)) {
+            budget.automata.insert(pattern.to_vec(), regex.clone());
+        }
+        Ok(regex)
     }
 
     /// Whether the whole of `text` matches.

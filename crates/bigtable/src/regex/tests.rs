@@ -222,14 +222,38 @@ fn automata_of_one_request_share_a_budget() {
     let mut budget = Budget::default();
     let mut compiled = 0;
     let error = loop {
-        match Regex::compile(br"\pL{900}x", &mut budget) {
+        match Regex::compile(format!(r"\pL{{900}}x{compiled}").as_bytes(), &mut budget) {
             Ok(_) => compiled += 1,
             Err(error) => break error,
         }
     };
     assert!(compiled > 3 && compiled < 1000, "{compiled}");
-    assert_eq!(error.to_string(), r"pattern too large - compile failed: \\pL{900}x");
+    let message = format!(r"pattern too large - compile failed: \\pL{{900}}x{compiled}");
+    assert_eq!(error.to_string(), message);
     assert!(Regex::compile(b"abc|abd", &mut budget).is_ok(), "texts need no automaton");
+}
+
+#[test]
+fn a_pattern_that_a_request_repeats_takes_its_automaton_once() {
+    let mut budget = Budget::default();
+    for _ in 0..10_000 {
+        Regex::compile(br"\pL{900}x", &mut budget).unwrap();
+    }
+}
+
+#[test]
+fn caches_of_many_patterns_share_what_a_request_has() {
+    let mut budget = Budget::default();
+    let text = noise(2_000);
+    let mut held = 0;
+    for n in 0..300 {
+        let pattern = format!(r"\C*[\x00-\x7F]\C{{40}}{n}");
+        let regex = Regex::compile(pattern.as_bytes(), &mut budget).unwrap();
+        assert!(!regex.is_match(&text));
+        let Matcher::Automaton(automaton) = &regex.matcher else { panic!("{pattern}") };
+        held += automaton.cache_bytes();
+    }
+    assert!((10 << 20..40 << 20).contains(&held), "{held}");
 }
 
 #[test]
