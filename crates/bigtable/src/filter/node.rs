@@ -159,7 +159,7 @@ impl Node {
     }
 }
 
-/// What a filter takes for a row at most, before it is known what it drops.
+/// What a filter may take for a row, as far as that can be told before it is known what it drops and what its automata have to build.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work {
     /// Steps for each cell.

@@ -345,6 +345,7 @@ fn a_pattern_whose_automaton_grows_with_a_value_counts_what_is_built() {
     row.cells[0].value = noise.into();
     assert!(steps(&value(r"\C*[\x00-\x7F]\C{500}"), &row) > 100_000);
     assert!(steps(&value(r"\C*foo\C*"), &row) < 100);
+    assert_eq!(steps(&value("x+"), &row_of(1_000)), 1_000);
 }
 
 #[test]
