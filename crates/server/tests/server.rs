@@ -200,8 +200,22 @@ fn serve_metrics(config: &mut Config) {
     config.metrics_listen = Some(([127, 0, 0, 1], 0).into());
 }
 
-/// The sum of the samples whose line starts so, in whole numbers.
-fn sample(metrics: &str, start: &str) -> u64 {
-    let values = metrics.lines().filter(|line| line.starts_with(start));
-    values.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap() as u64).sum()
+/// The sum of the samples of a name, with all labels or with those that it is followed by, in whole numbers. There must be one.
+fn sample(metrics: &str, named: &str) -> u64 {
+    let of_it = |line: &&str| {
+        let rest = line.strip_prefix(named);
+        rest.is_some_and(|rest| rest.starts_with([' ', '{']))
+    };
+    let values: Vec<_> = metrics.lines().filter(of_it).collect();
+    assert!(!values.is_empty(), "no sample of {named} in {metrics}");
+    let value = |line: &&str| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap() as u64;
+    values.iter().map(value).sum()
+}
+
+/// What a future comes to, which the test would otherwise wait for without an end.
+async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
+    let Ok(value) = tokio::time::timeout(std::time::Duration::from_mins(1), future).await else {
+        panic!("a minute has gone by, and not yet: {what}");
+    };
+    value
 }

@@ -235,9 +235,12 @@ async fn a_sweep_that_stands_still_does_not_keep_the_server_from_draining() {
     let TestServer { running, channel } = server;
     drop(channel);
     let stopping = tokio::task::spawn_blocking(move || running.stop());
-    while TcpStream::connect(address).await.is_ok() {
-        tokio::task::yield_now().await;
-    }
+    let closed = async {
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time("the listener closes", closed).await;
     drop(go);
     stopping.await.unwrap().unwrap();
 }

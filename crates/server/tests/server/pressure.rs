@@ -116,13 +116,16 @@ async fn writes_of_low_priority_are_refused_where_most_of_high_priority_are_let_
     };
     // Past the point where all of low priority are refused, an eighth of the way from the half to the whole.
     let mut waiting = FuturesUnordered::new();
-    while queued().await < queue_bytes * 37 / 64 {
-        let n = waiting.len();
-        waiting.push(set(&high, format!("fill{n}"), 4 << 10));
-        // Begun, and let to the queue: nothing of these is answered, but for one that is refused.
-        let _ = futures::poll!(waiting.next());
-        tokio::task::yield_now().await;
-    }
+    let filled = async {
+        while queued().await < queue_bytes * 37 / 64 {
+            let n = waiting.len();
+            waiting.push(set(&high, format!("fill{n}"), 4 << 10));
+            // Begun, and let to the queue: nothing of these is answered, but for one that is refused.
+            let _ = futures::poll!(waiting.next());
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time("the queue fills", filled).await;
     for n in 0..20 {
         let refused = set(&low, format!("low{n}"), 1).await.expect_err("all of low are refused");
         assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
@@ -133,12 +136,15 @@ async fn writes_of_low_priority_are_refused_where_most_of_high_priority_are_let_
     let mut of_high: FuturesUnordered<_> =
         (0..20).map(|n| set(&high, format!("high{n}"), 1)).collect();
     let mut refused = 0;
-    while queued().await == before && refused < 20 {
-        if let std::task::Poll::Ready(Some(result)) = futures::poll!(of_high.next()) {
-            assert_eq!(result.unwrap_err().code(), Code::ResourceExhausted);
-            refused += 1;
+    let decided = async {
+        while queued().await == before && refused < 20 {
+            if let std::task::Poll::Ready(Some(result)) = futures::poll!(of_high.next()) {
+                assert_eq!(result.unwrap_err().code(), Code::ResourceExhausted);
+                refused += 1;
+            }
         }
-    }
+    };
+    in_time("one of high priority stays in the queue, or all are refused", decided).await;
     assert!(refused < 20, "all of high are refused");
     drop(go);
     let mut written = 0;
@@ -201,9 +207,12 @@ async fn a_read_whose_client_stalls_lets_go_of_the_engine_and_goes_on_when_it_is
     let request = v2::ReadRowsRequest { table_name: TABLE.to_owned(), ..Default::default() };
     let mut stream = server.data().read_rows(request).await.unwrap().into_inner();
     let first = stream.message().await.unwrap().unwrap();
-    while sample(&scrape(&server, "/metrics").await.1, "tepui_reads_suspended_total") < 1 {
-        tokio::task::yield_now().await;
-    }
+    let suspended = async {
+        while sample(&scrape(&server, "/metrics").await.1, "tepui_reads_suspended_total") < 1 {
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time("a read that waits for its client lets go", suspended).await;
     let committed = |message: &v2::ReadRowsResponse| {
         let chunks = message.chunks.iter();
         chunks.filter(|c| matches!(c.row_status, Some(RowStatus::CommitRow(true)))).count()
@@ -238,8 +247,7 @@ async fn a_row_that_its_client_does_not_take_counts_as_all_that_is_held_of_it() 
             tokio::task::yield_now().await;
         }
     };
-    let stalled = tokio::time::timeout(std::time::Duration::from_mins(1), stalled).await;
-    let held = stalled.expect("a read that waits for its client is known to");
+    let held = in_time("a read that waits for its client is known to", stalled).await;
     assert!(held >= 10 << 20, "{held} bytes");
     let mut bytes = 0;
     while let Some(message) = stream.message().await.unwrap() {
@@ -381,8 +389,8 @@ async fn a_read_is_answered_though_clients_leave_many_answers_of_40_kib() {
         }
         server.data().read_rows(request.clone()).await.unwrap().into_inner().message().await
     };
-    let answered = tokio::time::timeout(std::time::Duration::from_mins(1), all).await;
-    let answered = answered.expect("others hold all the memory").unwrap().unwrap();
+    let answered = in_time("a read is answered though others hold all the memory", all).await;
+    let answered = answered.unwrap().unwrap();
     assert_eq!(value_bytes(&answered), 40 << 10);
     let (_, metrics) = scrape(&server, "/metrics").await;
     assert_eq!(sample(&metrics, "tepui_connections_closed_total"), 1);
@@ -423,9 +431,12 @@ async fn a_read_that_waits_for_memory_which_others_hold_lets_go_of_what_was_flus
     let mut narrow = client.read_rows(rows_between("narrow", "o")).await.unwrap().into_inner();
     let mut bytes = value_bytes(&narrow.message().await.unwrap().unwrap());
     let mut wide = client.read_rows(rows_between("wide", "x")).await.unwrap().into_inner();
-    while sample(&scrape(&server, "/metrics").await.1, "tepui_answers_waiting") == 0 {
-        tokio::task::yield_now().await;
-    }
+    let waits = async {
+        while sample(&scrape(&server, "/metrics").await.1, "tepui_answers_waiting") == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time("an answer waits for memory", waits).await;
     let engine = Arc::clone(server.running.engine());
     engine.compact_fully().unwrap();
 
