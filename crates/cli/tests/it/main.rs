@@ -15,9 +15,20 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+/// The program, without the configuration that somebody has in the environment.
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tepui"));
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"TEPUI_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
 /// `tepui ARGS` in a directory.
 fn tepui(dir: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tepui"));
+    let mut command = program();
     command.args(args).current_dir(dir);
     command
 }

@@ -1,7 +1,6 @@
 //! `tepui check`, `repair` and `inspect` as an operator meets them: what they print, and their exit codes.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 use futures::executor::block_on;
@@ -52,7 +51,7 @@ fn furnish(dir: &Path) {
 }
 
 fn tepui(arguments: &[&str]) -> (i32, String, String) {
-    let done = Command::new(env!("CARGO_BIN_EXE_tepui")).args(arguments).output().unwrap();
+    let done = crate::program().args(arguments).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (done.status.code().unwrap(), text(done.stdout), text(done.stderr))
 }
