@@ -87,7 +87,7 @@ pub struct EngineMetrics {
     pub compaction_write_bytes: AtomicU64,
     /// Bytes of value files that flushes and compactions wrote.
     pub value_write_bytes: AtomicU64,
-    /// Bytes in value files whose values compactions moved into others, to free the files.
+    /// Bytes in value files whose values compactions moved into others, to free the files: those with much garbage, and small ones.
     pub value_moved_bytes: AtomicU64,
     /// Flushes done.
     pub flushes: AtomicU64,

@@ -37,7 +37,7 @@ use super::view::{OpenFiles, View};
 use super::{FailedCrowd, Tablet};
 
 /// Bytes a second that merges for versions, deletions and the like write on average of a small tablet, whatever comes of them: a writer that pauses
-/// again and again would have a tablet of a quarter of a gigabyte rewritten at each pause. So that waits for a quarter of an hour, and a tablet of
+/// again and again would have a tablet of a quarter of a gigabyte rewritten at each pause. So that waits for 17 minutes, and a tablet of
 /// a megabyte for four seconds.
 const EAGER_BYTES_PER_SECOND: u64 = 256 << 10;
 
