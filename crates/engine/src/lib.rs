@@ -133,6 +133,8 @@ mod setbacks;
 pub mod sst;
 mod store;
 pub mod tablet;
+#[cfg(test)]
+mod testing;
 mod touch;
 pub mod values;
 mod wall_clock;

@@ -9,12 +9,13 @@ use super::ring::{RING_BYTES_MAX, RING_READS_MAX};
 use super::tests::{Rig, runtime};
 use super::*;
 use crate::io::{Fault, FaultOp, Files, IoMode, MemoryFiles, ThreadSpawner};
+use crate::testing::skip;
 
 /// Whether this kernel has rings; where it has none, batches go to the pool.
 fn has_rings() -> bool {
     let has = ring::set_up().is_ok();
     if !has {
-        println!("no io_uring here: batches are tested with the pool alone");
+        skip("no io_uring here: batches are tested with the pool alone; those of a ring");
     }
     has
 }

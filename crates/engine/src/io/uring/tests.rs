@@ -1,5 +1,5 @@
 //! The engine as its callers meet it: right bytes in the right order, whatever becomes of the futures,
-//! the runtime, the kernel and the device. A kernel that forbids io_uring leaves what needs a ring untested.
+//! the runtime, the kernel and the device.
 
 use std::path::Path;
 use std::sync::atomic::AtomicUsize;
@@ -17,6 +17,7 @@ use crate::io::{
     Env, Fault, FaultFiles, FaultOp, Files, InlineIo, IoMode, JoinHandle, LocalFiles, RandomFile,
     Spawner, ThreadSpawner,
 };
+use crate::testing::skip;
 
 pub(super) const FILE_BYTES: usize = 3 << 20;
 /// Of a read of which a ring takes few.
@@ -96,14 +97,13 @@ pub(super) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Runs a test within an attached runtime. Says so and returns where there is no ring.
+/// Runs a test within an attached runtime; not where there is no ring.
 fn attached<F: Future<Output = ()>>(mode: IoMode, test: impl Fn(Arc<Rig>) -> F) {
     let rig = Arc::new(Rig::new(mode));
     runtime().block_on(async {
         let attached = rig.io.attach().unwrap();
         if !attached.is_attached() {
-            println!("no io_uring here: not tested");
-            return;
+            return skip("no io_uring here");
         }
         test(Arc::clone(&rig)).await;
     });
