@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs YCSB on the server that BIGTABLE_EMULATOR_HOST names, with every value that is read compared with the
-one that its key and field determine (YCSB's `dataintegrity`).
+one that its key and field determine (YCSB's `dataintegrity`; of scans, the binding does, with their keys).
 
     ycsb.py CLASSPATH [--records N] [--operations N] [--threads N]
 
@@ -59,12 +59,13 @@ def ycsb(options: argparse.Namespace, phase: str, workload: str) -> bool:
     returns = RETURNS.findall(ran.stdout)
     done = {kind: int(n) for kind, n in OPERATIONS.findall(ran.stdout)}
     wrong = {f"{kind} {result}": int(n) for kind, result, n in returns if result != "OK"}
-    # A read that was not compared proves nothing: each of them must be among the verified ones.
-    verified = sum(int(n) for kind, result, n in returns if (kind, result) == ("VERIFY", "OK"))
-    compared = done.get("READ", 0) if phase == "-t" else 0
-    good = ran.returncode == 0 and returns and not wrong and verified >= compared
+    # A read or a scan that was not compared proves nothing: each of them must be among the verified ones.
+    kind, verified_as = ("SCAN", "VERIFY-SCAN") if scan else ("READ", "VERIFY")
+    verified = sum(int(n) for k, result, n in returns if (k, result) == (verified_as, "OK"))
+    compared = phase != "-t" or verified >= done.get(kind, 0) > 0
+    good = ran.returncode == 0 and returns and not wrong and compared
     rate = RATE.search(ran.stdout)
-    print(f"ycsb {'load' if phase == '-load' else workload}: {done}, {verified} values verified, wrong: {wrong or 'none'}, "
+    print(f"ycsb {'load' if phase == '-load' else workload}: {done}, {verified} {'scans' if scan else 'reads'} verified, wrong: {wrong or 'none'}, "
           f"{rate.group(1) if rate else '?'} operations/s", flush=True)
     if not good:
         print(ran.stdout[-2000:], ran.stderr[-4000:], sep="\n")
