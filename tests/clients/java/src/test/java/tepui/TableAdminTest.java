@@ -4,10 +4,13 @@ import static com.google.cloud.bigtable.admin.v2.models.GCRules.GCRULES;
 import static com.google.cloud.bigtable.data.v2.models.Filters.FILTERS;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.google.api.gax.rpc.AbortedException;
 import com.google.api.gax.rpc.AlreadyExistsException;
 import com.google.api.gax.rpc.FailedPreconditionException;
 import com.google.api.gax.rpc.NotFoundException;
@@ -111,8 +114,17 @@ class TableAdminTest {
 
   @Test
   void automatedBackupsAreTurnedOnAndOff() {
-    admin.updateTable(UpdateTableRequest.of(table).setAutomatedBackup(Duration.ofDays(7), Duration.ofDays(1)));
-    admin.updateTable(UpdateTableRequest.of(table).disableAutomatedBackup());
+    assertFalse(admin.getTable(table).isAutomatedBackupEnabled());
+    Table on =
+        admin.updateTable(UpdateTableRequest.of(table).setAutomatedBackup(Duration.ofDays(7), Duration.ofDays(1)));
+    for (Table told : List.of(on, admin.getTable(table))) {
+      assertTrue(told.isAutomatedBackupEnabled());
+      assertEquals(Duration.ofDays(7).getSeconds(), told.getAutomatedBackupPolicy().toProto().getRetentionPeriod().getSeconds());
+      assertEquals(Duration.ofDays(1).getSeconds(), told.getAutomatedBackupPolicy().toProto().getFrequency().getSeconds());
+    }
+    Table off = admin.updateTable(UpdateTableRequest.of(table).disableAutomatedBackup());
+    assertFalse(off.isAutomatedBackupEnabled());
+    assertFalse(admin.getTable(table).isAutomatedBackupEnabled());
   }
 
   @Test
@@ -250,10 +262,17 @@ class TableAdminTest {
   @Test
   void policiesAreKeptWithTheirEtags() {
     Policy policy = admin.getIamPolicy(table);
-    Policy set =
-        admin.setIamPolicy(
-            table, policy.toBuilder().addIdentity(Role.of("bigtable.user"), Identity.user("someone@example.com")).build());
-    assertEquals(set.getBindings(), admin.getIamPolicy(table).getBindings());
+    assertNotNull(policy.getEtag());
+    Policy given = policy.toBuilder().addIdentity(Role.of("bigtable.user"), Identity.user("someone@example.com")).build();
+    Policy set = admin.setIamPolicy(table, given);
+    assertEquals(given.getBindings(), set.getBindings());
+    assertNotNull(set.getEtag());
+    assertNotEquals(policy.getEtag(), set.getEtag());
+    assertEquals(set, admin.getIamPolicy(table));
+    // Who goes by what was there before does not undo what was set meanwhile.
+    assertThrows(AbortedException.class, () -> admin.setIamPolicy(table, policy));
+    assertEquals(set, admin.getIamPolicy(table));
+    assertEquals(policy.getBindings(), admin.setIamPolicy(table, set.toBuilder().setBindings(policy.getBindings()).build()).getBindings());
     assertEquals(List.of("bigtable.tables.readRows"), admin.testIamPermission(table, "bigtable.tables.readRows"));
   }
 }
