@@ -26,6 +26,10 @@ RELEASE_BINARY := $(TARGET_DIR)/release/tepui
 PGO_BINARY := $(TARGET_DIR)/pgo/tepui
 PGO ?= 1
 NEEDS_PGO := $(if $(filter 0,$(PGO)),,profdata)
+# Those besides the first that need nothing of the system to be compiled: RocksDB's wrapper needs its header. libFuzzer's sources are not
+# compiled where the variable names a library, which nothing is linked with here.
+CHECKED_MANIFESTS := fuzz/Cargo.toml bench-peers/servers/Cargo.toml
+CHECK = CUSTOM_LIBFUZZER_PATH=/dev/null $(CARGO) check --quiet --locked --target-dir "$(TARGET_DIR)"
 # Every workspace with a lock file; the others have to know what the crates of the first depend on.
 LOCKED_MANIFESTS := $(addsuffix /Cargo.toml,. fuzz bench-peers bench-peers/newest bench-peers/newest/librocksdb bench-peers/servers)
 # make test CRASH_ROUNDS=10; make soak SOAK_ROUNDS=200 FUZZ_SECONDS=600
@@ -105,10 +109,11 @@ test-binary: ## build the binary that the clients' and the crash tests run
 fmt: ## format the Rust code
 	$(CARGO) fmt --all
 
-lint: ## check the formatting and the lock files, run clippy with warnings as errors, check that the README shows the examples and docs the exceptions
+lint: ## check the formatting and the lock files, run clippy with warnings as errors, compile the fuzz targets and the bench of servers, check that the README shows the examples and docs the exceptions
 	$(CARGO) fmt --all -- --check
 	for manifest in $(LOCKED_MANIFESTS); do $(CARGO) update --quiet --workspace --locked --manifest-path $$manifest; done
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	for manifest in $(CHECKED_MANIFESTS); do $(CHECK) --all-targets --manifest-path $$manifest; done
 	python3 scripts/check_readme.py
 	python3 scripts/check_exceptions.py
 
