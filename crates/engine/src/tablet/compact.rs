@@ -457,6 +457,12 @@ impl Claim {
         }
         match self.pick.reason {
             _ if result.is_err() => {}
+            // It has written nothing, so others may fail as before.
+            Reason::Expired => {
+                if of_level_zero {
+                    tablet.forget_looks(0);
+                }
+            }
             // Nobody waits for it: it says nothing of what somebody does.
             Reason::Crowd => {
                 let mut jobs = tablet.jobs();

@@ -245,6 +245,20 @@ fn files_that_have_expired_go_while_a_large_compaction_runs() {
     assert_eq!(rig.tablet.version().sst_count(), 0);
 }
 
+#[test]
+fn files_that_go_because_they_have_expired_do_not_end_what_is_told_of_compactions_that_fail() {
+    let rig = rig();
+    rig.write(&["a"]);
+    rig.engine.compact_fully().unwrap();
+    rig.rule(GcRule::MaxAge(1));
+    let full = Error::new(ErrorKind::NoSpace, "the disk is full");
+    rig.tablet.note_setback(Work::Below, &full);
+    rig.tablet.claim_expired().unwrap().run().unwrap();
+    assert_eq!(rig.tablet.version().sst_count(), 0);
+    let last = rig.tablet.core.setbacks.last(Work::Below, rig.tablet.id());
+    assert_eq!(last.unwrap().message(), full.message());
+}
+
 /// Rows of 1.6 MB that do not compress, in a memtable.
 fn write_noise(tablet: &Tablet) {
     for row in 0..400u32 {
