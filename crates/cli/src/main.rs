@@ -14,9 +14,8 @@ mod transfer;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tepui_bench::output;
 use tepui_bigtable::error::Error;
-use tepui_server::{allocator, open_files};
+use tepui_server::{allocator, logging, open_files};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -71,13 +70,12 @@ fn main() -> ExitCode {
         Command::Repair(args) => repair::run(&args),
         Command::Inspect(command) => inspect::run(&command),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            for line in error.message().lines() {
-                output::complain(&format!("tepui: {line}"));
-            }
-            ExitCode::FAILURE
+    if let Err(error) = &done {
+        for line in error.message().lines() {
+            // As the log, which may have lines before it: it ends whether or not somebody takes it.
+            logging::say(&format!("tepui: {line}"));
         }
     }
+    logging::flush();
+    if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -142,6 +142,14 @@ pub const DRAIN: Duration = Duration::from_secs(5);
 /// seconds that service managers commonly give. What was not flushed is in the log and is replayed.
 pub const CLOSE: Duration = Duration::from_secs(4);
 
+/// Bytes of lines of the log that wait to be written, at most; those beyond are left out and counted. Some thousand lines: more than a start or any failure has
+/// at once, and the thread that writes them needs a moment for. More would be old by the time they were read.
+pub const LOG_LINES_BYTES_MAX: usize = 1 << 20;
+
+/// How long the end of the process waits for its last lines to be written. Whatever takes lines takes these in less; where nothing does, nobody notices
+/// that much, nor does a second signal, which is to end the process at once.
+pub const LOG_FLUSH: Duration = Duration::from_millis(200);
+
 /// What a request that a core does not put together and carry out itself takes of the budget of requests, at least: a message of some 700 KB. Its
 /// values are copied twice, in pieces as large as they are, half a millisecond together; a hand-over to another thread takes ten microseconds.
 pub const LARGE_REQUEST_ROOM_BYTES: u64 = 1 << 20;

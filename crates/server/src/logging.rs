@@ -1,10 +1,23 @@
 //! Structured logs on stderr.
+//!
+//! Whoever logs hands a line over and goes on, and one thread writes: stderr may take nothing for as long as it likes, as a pipe that
+//! nobody reads or a terminal after Ctrl-S.
+//!
+//! ```text
+//! a thread that logs ─► lines, LOG_LINES_BYTES_MAX of them ─► tepui-stderr ─► stderr
+//!                       those beyond are counted, and told of when lines are taken again
+//! ```
 
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _, Write};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tepui_bigtable::error::{Error, Result};
+use tepui_engine::io::{Spawner as _, ThreadSpawner};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+
+use crate::limits::{LOG_FLUSH, LOG_LINES_BYTES_MAX};
 
 /// How a log line looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,21 +28,145 @@ pub enum LogFormat {
     Json,
 }
 
+/// The process's lines: there is one stderr, as there is one subscriber of logs.
+static LINES: Lines = Lines::new();
+
 /// Sends logs to stderr from now on. `level` is a level (`info`) or a filter by module
 /// (`info,tepui_engine=debug`). Fails where the level is none, or logging was set up before. A line that stderr does not take is
-/// lost: its pipe may be closed, and what was to be told of is done all the same.
+/// lost: its pipe may be closed, and what was to be told of is done all the same. Who ends the process calls [`flush`] before.
 pub fn init(format: LogFormat, level: &str) -> Result<()> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter(level)?)
-        .with_writer(std::io::stderr)
+        .with_writer(|| &LINES)
         // Errors would be told by `eprintln!`, which panics where stderr takes nothing.
         .log_internal_errors(false)
-        .with_ansi(std::io::stderr().is_terminal());
+        .with_ansi(io::stderr().is_terminal());
     let done = match format {
         LogFormat::Text => builder.try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
-    done.map_err(|error| Error::internal(format!("cannot set up logging: {error}")))
+    done.map_err(|error| Error::internal(format!("cannot set up logging: {error}")))?;
+    let work = || {
+        loop {
+            LINES.write_some(&mut io::stderr(), |left_out| {
+                tracing::error!(
+                    left_out,
+                    "lines of the log were left out: nobody took them in time"
+                );
+            });
+        }
+    };
+    // Not joined: it may be at a line that nobody takes.
+    drop(ThreadSpawner.spawn("tepui-stderr", Box::new(work))?);
+    LINES.lock().has_writer = true;
+    Ok(())
+}
+
+/// Says a line on stderr, behind what was logged.
+pub fn say(line: &str) {
+    let line = format!("{line}\n");
+    if LINES.lock().has_writer {
+        LINES.add(line.as_bytes());
+    } else {
+        // Nobody may be left to read it.
+        drop(io::stderr().write_all(line.as_bytes()));
+    }
+}
+
+/// Waits until stderr has what was logged, but no longer than [`LOG_FLUSH`].
+pub fn flush() {
+    LINES.flush(LOG_FLUSH);
+}
+
+/// Lines on their way to where they are written.
+#[derive(Debug)]
+struct Lines {
+    state: Mutex<State>,
+    /// Rung for who writes.
+    bell: Condvar,
+    /// Rung when all were written.
+    written: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    waiting: Vec<u8>,
+    /// Lines for which there was no room since some were taken.
+    left_out: u64,
+    /// Some were taken, and not all of them are written.
+    is_writing: bool,
+    has_writer: bool,
+}
+
+impl State {
+    fn has_some(&self) -> bool {
+        !self.waiting.is_empty() || self.left_out > 0
+    }
+}
+
+impl Lines {
+    const fn new() -> Self {
+        let state =
+            State { waiting: Vec::new(), left_out: 0, is_writing: false, has_writer: false };
+        Self { state: Mutex::new(state), bell: Condvar::new(), written: Condvar::new() }
+    }
+
+    /// The state is valid at every step.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a line, or counts it. Never blocks on who writes.
+    fn add(&self, line: &[u8]) {
+        let mut state = self.lock();
+        if state.waiting.len().saturating_add(line.len()) > LOG_LINES_BYTES_MAX {
+            state.left_out += 1;
+        } else {
+            state.waiting.extend_from_slice(line);
+        }
+        drop(state);
+        self.bell.notify_one();
+    }
+
+    /// Waits for lines and writes those there are; blocks for as long as `out` does.
+    fn write_some(&self, out: &mut impl Write, tell_left_out: impl FnOnce(u64)) {
+        let state = self.bell.wait_while(self.lock(), |state| !state.has_some());
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        let (lines, left_out) = (std::mem::take(&mut state.waiting), state.left_out);
+        (state.left_out, state.is_writing) = (0, true);
+        drop(state);
+        // It is a line as well: the next one behind these.
+        if left_out > 0 {
+            tell_left_out(left_out);
+        }
+        // Each by itself: one that meets a full disk takes no other with it.
+        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+            drop(out.write_all(line));
+        }
+        let mut state = self.lock();
+        state.is_writing = false;
+        if !state.has_some() {
+            self.written.notify_all();
+        }
+    }
+
+    /// Waits until all is written, or nobody writes, but no longer than this.
+    fn flush(&self, wait: Duration) {
+        let is_due = |state: &mut State| state.has_writer && (state.is_writing || state.has_some());
+        drop(self.written.wait_timeout_while(self.lock(), wait, is_due));
+    }
+}
+
+impl Write for &Lines {
+    /// A line as a whole, as logs are written.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.add(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Parses a level, for [`init`] and for checking a configuration. A word alone is a level: the parser takes any other for a module
@@ -47,7 +184,62 @@ pub fn filter(level: &str) -> Result<EnvFilter> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
+
+    /// Takes nothing until it is told to, and shows what it takes.
+    struct Stuck {
+        go: mpsc::Receiver<()>,
+        taken: mpsc::Sender<String>,
+    }
+
+    impl Write for Stuck {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.go.recv();
+            self.taken.send(String::from_utf8(bytes.to_vec()).unwrap()).unwrap();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_nobody_takes_keep_nobody_waiting_and_are_told_of_once_somebody_does() {
+        static LINES: Lines = Lines::new();
+        let (go, may_go) = mpsc::channel();
+        let (taken, takes) = mpsc::channel();
+        let mut out = Stuck { go: may_go, taken };
+        let work = move || {
+            loop {
+                let tell = |left_out| LINES.add(format!("left out: {left_out}\n").as_bytes());
+                LINES.write_some(&mut out, tell);
+            }
+        };
+        drop(ThreadSpawner.spawn("stuck", Box::new(work)).unwrap());
+        LINES.lock().has_writer = true;
+        LINES.add(b"first\n");
+        while !LINES.lock().is_writing {
+            std::thread::yield_now();
+        }
+        // Two fit behind the first, and three do not.
+        let long = |name: u8| [vec![name; LOG_LINES_BYTES_MAX / 2 - 1], vec![b'\n']].concat();
+        for name in b"abcde" {
+            LINES.add(&long(*name));
+        }
+        LINES.flush(Duration::ZERO);
+        assert!(takes.try_recv().is_err());
+        drop(go);
+        LINES.flush(Duration::from_mins(10));
+        LINES.add(b"last\n");
+        LINES.flush(Duration::from_mins(10));
+        let taken: Vec<String> = takes.try_iter().collect();
+        let starts: Vec<&str> = taken.iter().map(|line| &line[..4]).collect();
+        assert_eq!(starts, ["firs", "aaaa", "bbbb", "left", "last"]);
+        assert_eq!(taken[3], "left out: 3\n");
+    }
 
     #[test]
     fn a_word_that_is_no_level_is_refused_by_its_name() {

@@ -8,9 +8,9 @@ use tepui_engine::io::ThreadSpawner;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::runtime;
 use crate::server::Running;
 use crate::workers::Workers;
+use crate::{logging, runtime};
 
 /// The exit code of a process that was interrupted: 128 and SIGINT's number, as shells have it.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -55,7 +55,7 @@ impl Signals {
                 started = start => started,
                 code = either(&mut self.terminate, &mut self.interrupt) => {
                     tracing::warn!("a signal during the start: ending at once; nothing is lost");
-                    std::process::exit(code)
+                    exit(code)
                 }
             }
         });
@@ -79,7 +79,7 @@ impl Signals {
                 stopped = stop => (failed, stopped),
                 _ = either(&mut self.terminate, &mut self.interrupt) => {
                     tracing::warn!("second signal: ending at once; the log keeps what was acknowledged");
-                    std::process::exit(EXIT_INTERRUPTED)
+                    exit(EXIT_INTERRUPTED)
                 }
             }
         });
@@ -88,6 +88,12 @@ impl Signals {
             .ok_or_else(|| Error::internal("the stop panicked; what it said is on stderr"))??;
         failed.map_or(Ok(()), Err)
     }
+}
+
+/// Ends the process, whether or not somebody takes what was logged.
+fn exit(code: i32) -> ! {
+    logging::flush();
+    std::process::exit(code)
 }
 
 /// Resolves at a signal: the exit code of a process that it ends.

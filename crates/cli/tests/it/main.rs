@@ -9,6 +9,7 @@
 mod bench_engine;
 mod bench_server;
 mod offline;
+mod serve;
 mod transfer;
 
 use std::io::{BufRead as _, BufReader};
@@ -71,7 +72,12 @@ const REFUSED_BENCHES: &[(&[&str], &str)] = &[
     (&["--json=no/such/r.json"], "cannot write"),
 ];
 
-/// A server over a directory, killed with the test.
+/// A server over a directory, on a free port.
+fn serve(dir: &Path) -> Command {
+    tepui(dir, &["serve", "--data=data", "--listen=127.0.0.1:0"])
+}
+
+/// Such a server, killed with the test.
 struct Served {
     process: Child,
     endpoint: String,
@@ -79,8 +85,12 @@ struct Served {
 
 impl Served {
     fn start(dir: &Path) -> Self {
-        let mut command = tepui(dir, &["serve", "--data=data", "--listen=127.0.0.1:0"]);
-        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        Self::start_with(dir, Stdio::null())
+    }
+
+    /// The same with this for its log.
+    fn start_with(dir: &Path, log: Stdio) -> Self {
+        let mut process = serve(dir).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let mut served = Self { process, endpoint: String::new() };
         served.endpoint = lines
