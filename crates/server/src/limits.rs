@@ -150,6 +150,13 @@ pub const LOG_LINES_BYTES_MAX: usize = 1 << 20;
 /// that much, nor does a second signal, which is to end the process at once.
 pub const LOG_FLUSH: Duration = Duration::from_millis(200);
 
+/// How often it is told in the log that requests fail for the same reason: as often as an operator looks. A damaged block that clients poll would be told of
+/// thousands of times a second.
+pub const FAILURE_TOLD_INTERVAL: Duration = Duration::from_mins(1);
+
+/// Reasons that are told of by themselves in that time, at most, each of a kilobyte; all others count as one. More would be read by nobody.
+pub const FAILURES_TOLD_MAX: usize = 64;
+
 /// What a request that a core does not put together and carry out itself takes of the budget of requests, at least: a message of some 700 KB. Its
 /// values are copied twice, in pieces as large as they are, half a millisecond together; a hand-over to another thread takes ten microseconds.
 pub const LARGE_REQUEST_ROOM_BYTES: u64 = 1 << 20;

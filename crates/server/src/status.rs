@@ -1,15 +1,19 @@
 //! The one place where errors become gRPC statuses.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use prost::Message as _;
 use tepui_bigtable::error::{Code, Error, start_of};
+use tokio::time::Instant;
 use tonic::Status;
 
 use crate::api::rpc;
+use crate::limits::{FAILURE_TOLD_INTERVAL, FAILURES_TOLD_MAX};
 
 /// The type of the detail that tells a client when to try again.
 const RETRY_INFO_TYPE: &str = "type.googleapis.com/google.rpc.RetryInfo";
@@ -82,7 +86,7 @@ pub fn grpc_code(code: Code) -> tonic::Code {
 pub fn from_error(error: &Error) -> Status {
     let code = grpc_code(error.kind());
     if matches!(code, tonic::Code::DataLoss | tonic::Code::Internal) {
-        tracing::error!(?code, message = error.message(), "request failed");
+        tell(code, error);
     }
     let told = of_entry(error);
     if told.details.is_empty() {
@@ -98,6 +102,53 @@ pub fn of_entry(error: &Error) -> rpc::Status {
         code: grpc_code(error.kind()).into(),
         message: message(error).into_owned(),
         details: details(error),
+    }
+}
+
+/// Failures that were told of in the log lately.
+static TOLD: Mutex<Told> = Mutex::new(Told(BTreeMap::new()));
+
+/// Tells of a failure in the log, unless one like it was told of just now.
+fn tell(code: tonic::Code, error: &Error) {
+    // Valid at every step.
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    let left_out = told.admit(&message(error), Instant::now());
+    drop(told);
+    if let Some(left_out) = left_out {
+        tracing::error!(?code, error = error.message(), left_out, "request failed");
+    }
+}
+
+/// By message: when it was told last, and how often it was left out since.
+#[derive(Debug)]
+struct Told(BTreeMap<Box<str>, (Instant, u64)>);
+
+impl Told {
+    /// Whether a failure is to be told of now, with how many like it were left out before.
+    fn admit(&mut self, message: &str, now: Instant) -> Option<u64> {
+        let is_over = |at: Instant| now.duration_since(at) >= FAILURE_TOLD_INTERVAL;
+        let mut key = message;
+        if !self.0.contains_key(key) && self.0.len() >= FAILURES_TOLD_MAX {
+            self.0.retain(|_, (at, _)| !is_over(*at));
+            if self.0.len() >= FAILURES_TOLD_MAX {
+                // That of all others.
+                key = "";
+            }
+        }
+        match self.0.get_mut(key) {
+            Some((at, left_out)) if !is_over(*at) => {
+                *left_out += 1;
+                None
+            }
+            Some((at, left_out)) => {
+                *at = now;
+                Some(std::mem::take(left_out))
+            }
+            None => {
+                self.0.insert(key.into(), (now, 0));
+                Some(0)
+            }
+        }
     }
 }
 
@@ -158,6 +209,59 @@ mod tests {
         let status = from_error(&Error::not_found("table \"t\" not found"));
         assert_eq!(status.code(), tonic::Code::NotFound);
         assert_eq!(status.message(), "table \"t\" not found");
+    }
+
+    /// What is logged meanwhile, as JSON.
+    fn logged(work: impl FnOnce()) -> String {
+        #[derive(Clone, Default)]
+        struct Lines(std::sync::Arc<Mutex<Vec<u8>>>);
+        impl std::io::Write for Lines {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().unwrap().extend(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let lines = Lines::default();
+        let to = lines.clone();
+        let logs =
+            tracing_subscriber::fmt().json().flatten_event(true).with_writer(move || to.clone());
+        tracing::subscriber::with_default(logs.finish(), work);
+        String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_that_clients_meet_all_the_time_is_told_of_once_a_minute_with_how_often() {
+        let fail = |times: usize, what: &str| {
+            for _ in 0..times {
+                from_error(&Error::data_loss(what));
+            }
+        };
+        let first = logged(|| fail(5_000, "sst/1.sst: a damaged block"));
+        assert_eq!(first.lines().count(), 1, "{first}");
+        assert_eq!(first.matches("\"message\":").count(), 1, "a key stands for one value: {first}");
+        assert!(first.contains(r#""error":"sst/1.sst: a damaged block""#), "{first}");
+        let other = logged(|| fail(3, "sst/2.sst: another one"));
+        assert_eq!(other.lines().count(), 1, "{other}");
+        tokio::time::advance(FAILURE_TOLD_INTERVAL).await;
+        let again = logged(|| fail(2, "sst/1.sst: a damaged block"));
+        assert!(again.lines().count() == 1 && again.contains(r#""left_out":4999"#), "{again}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_of_ever_new_kinds_are_told_of_by_themselves_only_so_many_times() {
+        let mut told = Told(BTreeMap::new());
+        let mut admitted = |from: usize| {
+            let kinds = (from..from + 1_000).map(|kind| kind.to_string());
+            kinds.filter_map(|kind| told.admit(&kind, Instant::now())).collect::<Vec<_>>()
+        };
+        assert_eq!(admitted(0), [0; FAILURES_TOLD_MAX + 1]);
+        assert_eq!(admitted(1_000), [0; 0]);
+        tokio::time::advance(FAILURE_TOLD_INTERVAL).await;
+        assert_eq!(admitted(2_000).len(), FAILURES_TOLD_MAX + 1);
+        assert_eq!(told.0.len(), FAILURES_TOLD_MAX + 1);
     }
 
     #[test]
