@@ -193,7 +193,7 @@ pub const DECODED_FREE_BYTES: u64 = 4 << 10;
 /// turns within it; longer would use up the patience of clients that know better when to come back.
 pub const REQUEST_WAIT: Duration = Duration::from_secs(1);
 
-/// How long a client may keep the rest of a message that it has begun. The room for all of it is taken already.
+/// How long a client may keep its message once it has begun its request, or the rest of it, for all of which the room is taken already.
 pub const REQUEST_BODY_PAUSE: Duration = Duration::from_secs(10);
 
 /// How many of [`REQUEST_BODY_PAUSE`] a message may take to come while others wait for room like its own: in each, so large a part of it comes, or its room is

@@ -498,12 +498,9 @@ impl<B: Inbound> GatedBody<B> {
         }
     }
 
-    /// Whether the client has kept the rest of its message, or its end, for too long. Before it has begun one it keeps nothing
-    /// of the server's.
+    /// Whether the client has kept its message, the rest of it, or its end, for too long. Each request that is served is one message, so
+    /// that nobody has a reason to keep it once its head has come, which holds a stream and a task.
     fn has_paused(&mut self, context: &mut Context<'_>) -> bool {
-        if self.header_len == 0 {
-            return false;
-        }
         let pause =
             self.pause.get_or_insert_with(|| Box::pin(tokio::time::sleep(REQUEST_BODY_PAUSE)));
         pause.as_mut().poll(context).is_ready()
