@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use tepui_bigtable::error::{Error, Result};
-use tepui_engine::io::Env;
+use tepui_bigtable::error::Result;
+use tepui_engine::io::{Env, Spawner as _, ThreadSpawner};
 use tepui_server::{logging, open_files, server, signals};
 
 use crate::config;
@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(address) = running.metrics_address() {
         tracing::info!(%address, "serving metrics");
     }
-    announce(running.address())?;
+    announce(running.address());
     signals.stop_on_first_exit_on_second(running)
 }
 
@@ -71,10 +71,18 @@ fn without_huge_pages() {
     }
 }
 
-/// Says on stdout that the server is ready, for people and for scripts that wait for it.
-fn announce(address: SocketAddr) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    write!(out, "tepui listens on {address}\nexport BIGTABLE_EMULATOR_HOST={address}\n")
-        .and_then(|()| out.flush())
-        .map_err(|error| Error::internal(format!("stdout: {error}")))
+/// Says on stdout that the server is ready, for people and for scripts that wait for it. On a thread of its own: nobody may be left to
+/// take it, or it may be left there for long, and the server serves all the same.
+fn announce(address: SocketAddr) {
+    let say = move || {
+        let mut out = std::io::stdout().lock();
+        let said =
+            write!(out, "tepui listens on {address}\nexport BIGTABLE_EMULATOR_HOST={address}\n");
+        if let Err(error) = said.and_then(|()| out.flush()) {
+            tracing::warn!(%error, "cannot say on the standard output where the server listens");
+        }
+    };
+    if let Err(error) = ThreadSpawner.spawn("tepui-announce", Box::new(say)) {
+        tracing::warn!(%error, "cannot say on the standard output where the server listens");
+    }
 }

@@ -1,13 +1,13 @@
 //! `tepui serve` whose outputs nobody takes.
 
-use std::io::{ErrorKind, PipeReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, PipeReader, Read as _, Write as _};
 use std::process::{Child, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-use crate::{Served, serve, tepui, text};
+use crate::{Served, closed, full, serve, tepui, text};
 
 /// More than a server may take to stop.
 const LONG: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
@@ -53,6 +53,29 @@ fn a_server_whose_log_stands_still_serves_and_stops_at_a_signal() {
     let mut said = String::new();
     reader.read_to_string(&mut said).unwrap();
     assert!(said.ends_with('x'), "it was not stuck: {said}");
+}
+
+#[test]
+fn a_server_whose_output_nobody_takes_serves_until_a_signal_and_says_so_in_its_log() {
+    for output in [closed(), full()] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut served = serve(dir.path()).stdout(output).stderr(Stdio::piped()).spawn().unwrap();
+        let log = BufReader::new(served.stderr.take().unwrap());
+        let mut lines = log.lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.contains("cannot say on the standard output")));
+        assert_eq!(terminate(&mut served), Some(0));
+    }
+}
+
+#[test]
+fn a_server_whose_output_stands_still_stops_at_a_signal() {
+    let dir = tempfile::tempdir().unwrap();
+    let (output, _reader) = stuck();
+    let mut served = serve(dir.path()).stdout(output).stderr(Stdio::piped()).spawn().unwrap();
+    let log = BufReader::new(served.stderr.take().unwrap());
+    let mut lines = log.lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("serving")));
+    assert_eq!(terminate(&mut served), Some(0));
 }
 
 #[test]
