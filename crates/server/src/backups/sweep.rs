@@ -63,8 +63,8 @@ impl Backups {
             let table = &entry.record.name;
             tracing::warn!(table, %error, "cannot make the automated backup that is due");
             self.count_failure(Job::Automated, &error);
-            if error.kind() == Code::ResourceExhausted {
-                // The catalog is full, or the list of operations: it would be the same with the others.
+            if matches!(error.kind(), Code::ResourceExhausted | Code::Unavailable) {
+                // The catalog is full, or the list of operations, or the server is read-only: it would be the same with the others.
                 break;
             }
         }

@@ -151,10 +151,14 @@ impl Place {
         self.set_whole_policy(days.map(policy));
     }
 
-    fn set_whole_policy(&self, automated_backup_policy: Option<AutomatedBackupPolicy>) {
+    fn set_whole_policy(&self, policy: Option<AutomatedBackupPolicy>) {
+        self.set_policy_of(TABLE, policy);
+    }
+
+    fn set_policy_of(&self, table: &str, automated_backup_policy: Option<AutomatedBackupPolicy>) {
         let set =
             |record: &TableRecord| Ok(TableRecord { automated_backup_policy, ..record.clone() });
-        self.tables.update(TABLE, set).unwrap();
+        self.tables.update(table, set).unwrap();
     }
 
     /// Waits for the threads that work for operations.

@@ -143,6 +143,26 @@ fn automated_backups_wait_in_silence_for_others_and_fail_aloud_for_want_of_room(
 }
 
 #[test]
+fn a_server_that_is_read_only_counts_one_failure_at_each_look_however_many_tables_are_due() {
+    let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    let place = with_table(Arc::new(faults.clone()));
+    for id in ["t", "second", "third"] {
+        let name = format!("projects/p/instances/i/tables/{id}");
+        if name != TABLE {
+            place.tables.create(&name, NewTable::default()).unwrap();
+        }
+        let policy = AutomatedBackupPolicy { retention_period: length(7), ..Default::default() };
+        place.set_policy_of(&name, Some(policy));
+    }
+    faults.inject(Fault::new(FaultOp::Append).on_path("/log/").sticky());
+    place.try_set("row", "second").unwrap_err();
+    for looks in [1, 2] {
+        place.backups.sweep();
+        assert_eq!(place.backups.figures().failures[1], ("automated", looks));
+    }
+}
+
+#[test]
 fn a_table_whose_automated_backup_fails_is_tried_less_and_less_often_until_one_is_made() {
     let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
     let place = with_table(Arc::new(faults.clone()));
