@@ -182,6 +182,11 @@ pub const HELPER_PATIENCE: Duration = Duration::from_millis(100);
 /// wait behind large ones. A mutation of a row or a read; a bulk is none.
 pub const SMALL_REQUEST_BYTES_MAX: u64 = 64 << 10;
 
+/// The part of the room for small requests that writes of rows may have: a half. They wait for the log, which may stand still for as long as its device does, and are
+/// thousands before its queue refuses them: reads and administration have the rest. Smaller, and clients of a fast log wait for each other; larger, and with
+/// change streams, which may have as much in the worst case, more of what waits for long has all of it.
+pub const WRITES_PART_OF_SMALL_REQUESTS: u64 = 2;
+
 /// Bytes of a request that every budget must have room for: a bulk as clients make them by default, or a value of
 /// a megabyte.
 pub const REQUEST_BYTES_MIN: u64 = 4 << 20;

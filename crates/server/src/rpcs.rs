@@ -41,6 +41,8 @@ pub struct Rpc {
     pub takes_stream: bool,
     /// Whether it is served.
     pub supported: bool,
+    /// Whether it writes rows, and so waits for the log, which may stand still.
+    pub writes: bool,
     /// What is counted in its request before it is decoded.
     pub counted: Counted,
     /// What its answer takes.
@@ -70,6 +72,7 @@ const fn served(name: &'static str, input: &'static str, output: &'static str) -
         streams: false,
         takes_stream: false,
         supported: true,
+        writes: false,
         counted: Counted::Fields,
         room: Room::Perhaps,
         instead: None,
@@ -78,6 +81,11 @@ const fn served(name: &'static str, input: &'static str, output: &'static str) -
 
 const fn not_yet(name: &'static str, input: &'static str, output: &'static str) -> Rpc {
     Rpc { supported: false, ..served(name, input, output) }
+}
+
+/// One that writes rows.
+const fn writing(rpc: Rpc) -> Rpc {
+    Rpc { writes: true, ..rpc }
 }
 
 /// One whose request knows what may repeat in it.
@@ -150,19 +158,27 @@ pub const SERVICES: &[Service] = &[
 const DATA: &[Rpc] = &[
     streaming(repeating(served("ReadRows", "kept::ReadRowsRequest", "kept::ReadRowsResponse"))),
     streaming(served("SampleRowKeys", "kept::SampleRowKeysRequest", "v2::SampleRowKeysResponse")),
-    repeating(small(served("MutateRow", "kept::MutateRowRequest", "v2::MutateRowResponse"))),
-    streaming(repeating(served("MutateRows", "kept::MutateRowsRequest", "v2::MutateRowsResponse"))),
-    repeating(small(served(
+    writing(repeating(small(served(
+        "MutateRow",
+        "kept::MutateRowRequest",
+        "v2::MutateRowResponse",
+    )))),
+    writing(streaming(repeating(served(
+        "MutateRows",
+        "kept::MutateRowsRequest",
+        "v2::MutateRowsResponse",
+    )))),
+    writing(repeating(small(served(
         "CheckAndMutateRow",
         "kept::CheckAndMutateRowRequest",
         "v2::CheckAndMutateRowResponse",
-    ))),
+    )))),
     small(served("PingAndWarm", "v2::PingAndWarmRequest", "v2::PingAndWarmResponse")),
-    repeating(served(
+    writing(repeating(served(
         "ReadModifyWriteRow",
         "v2::ReadModifyWriteRowRequest",
         "v2::ReadModifyWriteRowResponse",
-    )),
+    ))),
     streaming(served(
         "GenerateInitialChangeStreamPartitions",
         "v2::GenerateInitialChangeStreamPartitionsRequest",

@@ -56,11 +56,13 @@ where
         let deadline = Deadline::of(&head.headers);
         let hold = Hold::new(Some(Arc::clone(&self.gate)), connection, deadline);
         let gate = (Arc::clone(&self.gate), self.message_bytes_max);
+        let rpc = rpc::at(head.uri.path());
         let body = GatedBody::new(body, gate, hold.clone());
+        let body = if rpc.is_some_and(|(_, rpc)| rpc.writes) { body.of_write() } else { body };
         let early = Early {
             hold,
             // Not the path: with it would stay all that came with the request's headers.
-            rpc: rpc::number(head.uri.path()),
+            rpc: rpc.map(|(number, _)| number),
             rpcs: Arc::clone(&self.rpcs),
             // Where it is dropped before it has an answer.
             code: Code::Cancelled,

@@ -5,7 +5,8 @@
 //! is held until the request is carried out, or its stream of answers ends; where that is left unread and others find no room,
 //! its connection may be closed ([`Streams::relieve`](super::Streams::relieve)).
 //!
-//! Small messages have a part of the budget of their own, so that they never wait behind large ones. So has what messages of many small
+//! Small messages have a part of the budget of their own, so that they never wait behind large ones, and of that writes have a share at most, since they may wait for
+//! the log for long. So has what messages of many small
 //! parts are decoded into, which is known once they have come: who waits for that has the rest, and whoever has it waits for no room of requests.
 
 use std::future::Future;
@@ -28,7 +29,7 @@ use super::{Answer, Connection};
 use crate::call::{Deadline, passed};
 use crate::limits::{
     DECODED_FREE_BYTES, REQUEST_BODY_PAUSE, REQUEST_BODY_PAUSES, REQUEST_BYTES_MIN, REQUEST_WAIT,
-    REQUESTS_WAITING_PER_CONNECTION_MAX, SMALL_REQUEST_BYTES_MAX,
+    REQUESTS_WAITING_PER_CONNECTION_MAX, SMALL_REQUEST_BYTES_MAX, WRITES_PART_OF_SMALL_REQUESTS,
 };
 use crate::status::from_error;
 
@@ -45,6 +46,8 @@ const RETRY_AFTER: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Gate {
     small: Arc<Pool>,
+    /// What writes may have of it, each of which takes from both.
+    small_writes: Arc<Pool>,
     large: Arc<Pool>,
     /// What messages are decoded into, beyond half of their bytes; where that is kept until the answer was taken, which may be long, and where not.
     lasting: Arc<Pool>,
@@ -90,7 +93,9 @@ impl Pool {
     /// Bytes of it that a request holds.
     pub(super) fn bytes_of(&self, Hold(held): &Hold) -> u64 {
         let rooms = held.rooms();
-        let rooms = [&rooms.message, &rooms.decoded].into_iter().flatten();
+        let of_message =
+            rooms.message.iter().flat_map(|room| room.of_share.iter().chain([&room.of_pool]));
+        let rooms = of_message.chain(&rooms.decoded);
         let mine = rooms.filter(|room| Arc::ptr_eq(room.semaphore(), &self.free));
         mine.map(|room| room.num_permits() as u64 * UNIT_BYTES).sum()
     }
@@ -131,9 +136,11 @@ impl Gate {
     pub fn new(bytes: u64, decoded_bytes: u64, message_bytes_max: u64) -> Self {
         let pool = |bytes| Arc::new(Pool::new(bytes));
         let (small, large) = (pool(bytes / 4), pool(bytes - bytes / 4));
+        let small_writes = pool(small.bytes() / WRITES_PART_OF_SMALL_REQUESTS);
         let largest = largest_message(large.bytes()).max(REQUEST_BYTES_MIN);
         Self {
             small,
+            small_writes,
             large,
             lasting: pool(decoded_bytes / 2),
             decoded: pool(decoded_bytes / 2),
@@ -154,7 +161,7 @@ impl Gate {
     pub fn figures(&self) -> GateFigures {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         GateFigures {
-            bytes: self.pools().into_iter().map(|pool| pool.used_bytes()).sum(),
+            bytes: self.parts().into_iter().map(|pool| pool.used_bytes()).sum(),
             waiting: get(&self.waiting),
             refused: get(&self.refused),
             too_large: get(&self.too_large),
@@ -162,25 +169,42 @@ impl Gate {
         }
     }
 
-    /// Its parts, of which each request has room in one.
-    pub(super) fn pools(&self) -> [&Pool; 4] {
+    /// Its parts.
+    fn parts(&self) -> [&Pool; 4] {
         [&self.small, &self.large, &self.lasting, &self.decoded]
     }
 
-    fn pool(&self, message_bytes: u64) -> &Arc<Pool> {
-        if message_bytes <= SMALL_REQUEST_BYTES_MAX { &self.small } else { &self.large }
+    /// All that a request may have to wait for.
+    pub(super) fn pools(&self) -> impl Iterator<Item = &Pool> {
+        self.parts().into_iter().chain([&*self.small_writes])
+    }
+
+    /// What a message of this many bytes takes room of, and the share of it which that of a write takes room of before.
+    fn pool(&self, message_bytes: u64, is_write: bool) -> (&Arc<Pool>, Option<&Arc<Pool>>) {
+        if message_bytes <= SMALL_REQUEST_BYTES_MAX {
+            (&self.small, is_write.then_some(&self.small_writes))
+        } else {
+            (&self.large, None)
+        }
+    }
+
+    /// How many have begun to wait for room for such a message so far.
+    fn waits(&self, message_bytes: u64, is_write: bool) -> u64 {
+        let (pool, share) = self.pool(message_bytes, is_write);
+        pool.waits() + share.map_or(0, |share| share.waits())
     }
 
     /// Room for a message of this many bytes: at once, or what to wait for.
     fn room(
         self: &Arc<Self>,
         message_bytes: u64,
+        is_write: bool,
         connection: Option<&Arc<Connection>>,
-    ) -> Result<OwnedSemaphorePermit, Room> {
-        let pool = self.pool(message_bytes);
-        let units = units(held_bytes(message_bytes)).min(pool.units);
-        pool.try_take(units).ok_or_else(|| {
-            let (gate, pool) = (Arc::clone(self), Arc::clone(pool));
+    ) -> Result<MessageRoom, Room> {
+        let (pool, share) = self.pool(message_bytes, is_write);
+        let units = units(held_bytes(message_bytes)).min(share.unwrap_or(pool).units);
+        MessageRoom::try_take(pool, share, units).ok_or_else(|| {
+            let (gate, pool, share) = (Arc::clone(self), Arc::clone(pool), share.map(Arc::clone));
             let connection = connection.map(Arc::clone);
             Box::pin(async move {
                 let mine = connection.as_ref().map(|c| Waiting::new(&c.requests_waiting));
@@ -188,18 +212,33 @@ impl Gate {
                 if waiting > REQUESTS_WAITING_PER_CONNECTION_MAX {
                     return Err(gate.refuse());
                 }
-                gate.wait(&pool, units).await
+                let until = Instant::now() + REQUEST_WAIT;
+                // Who waits for the share keeps nothing of what others take room of.
+                let of_share = match &share {
+                    Some(share) => Some(gate.wait(share, units, until).await?),
+                    None => None,
+                };
+                let of_pool = gate.wait(&pool, units, until).await?;
+                Ok(MessageRoom { of_pool, of_share })
             }) as Room
         })
     }
 
-    /// Waits for room.
-    async fn wait(&self, pool: &Arc<Pool>, units: u32) -> Result<OwnedSemaphorePermit, Status> {
+    /// Takes room, for which it waits no longer than until then.
+    async fn wait(
+        &self,
+        pool: &Arc<Pool>,
+        units: u32,
+        until: Instant,
+    ) -> Result<OwnedSemaphorePermit, Status> {
+        if let Some(room) = pool.try_take(units) {
+            return Ok(room);
+        }
         let _waiting = Waiting::new(&self.waiting);
         pool.waits.fetch_add(1, Ordering::Relaxed);
         let room = Arc::clone(&pool.free).acquire_many_owned(units);
         let mut wait = Wait { pool, is_in_vain: true };
-        let room = tokio::time::timeout(REQUEST_WAIT, room).await;
+        let room = tokio::time::timeout_at(until, room).await;
         wait.is_in_vain = room.is_err();
         let permit = room.map_err(|_| self.refuse())?;
         Ok(permit.expect("the budget is never closed"))
@@ -246,7 +285,29 @@ impl Drop for Wait<'_> {
     }
 }
 
-type Room = BoxFuture<'static, Result<OwnedSemaphorePermit, Status>>;
+type Room = BoxFuture<'static, Result<MessageRoom, Status>>;
+
+/// Room for a message.
+#[derive(Debug)]
+struct MessageRoom {
+    of_pool: OwnedSemaphorePermit,
+    /// As much of the share, where it has one.
+    of_share: Option<OwnedSemaphorePermit>,
+}
+
+impl MessageRoom {
+    fn try_take(pool: &Pool, share: Option<&Arc<Pool>>, units: u32) -> Option<Self> {
+        let of_share = match share {
+            Some(share) => Some(share.try_take(units)?),
+            None => None,
+        };
+        Some(Self { of_pool: pool.try_take(units)?, of_share })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.of_pool.num_permits() as u64 * UNIT_BYTES
+    }
+}
 
 struct Waiting<'a>(&'a AtomicU64);
 
@@ -286,7 +347,7 @@ struct Held {
 /// What a request has of the parts of the budget.
 #[derive(Debug, Default)]
 struct Rooms {
-    message: Option<OwnedSemaphorePermit>,
+    message: Option<MessageRoom>,
     decoded: Option<OwnedSemaphorePermit>,
 }
 
@@ -326,13 +387,16 @@ impl Hold {
         let units = units(beyond).min(pool.units);
         let room = match pool.try_take(units) {
             Some(room) => room,
-            None => match self.deadline() {
-                Some(deadline) => tokio::select! {
-                    room = gate.wait(pool, units) => room?,
-                    () = deadline.timer() => return Err(passed()),
-                },
-                None => gate.wait(pool, units).await?,
-            },
+            None => {
+                let room = gate.wait(pool, units, Instant::now() + REQUEST_WAIT);
+                match self.deadline() {
+                    Some(deadline) => tokio::select! {
+                        room = room => room?,
+                        () = deadline.timer() => return Err(passed()),
+                    },
+                    None => room.await?,
+                }
+            }
         };
         self.0.rooms().decoded = Some(room);
         Ok(())
@@ -358,8 +422,8 @@ impl Hold {
         self.0.deadline
     }
 
-    fn keep(&self, permit: OwnedSemaphorePermit) {
-        self.0.rooms().message = Some(permit);
+    fn keep(&self, room: MessageRoom) {
+        self.0.rooms().message = Some(room);
     }
 
     /// Gives back the room for what the message was decoded into.
@@ -369,16 +433,16 @@ impl Hold {
 
     /// Bytes of the budget that the request holds for its message.
     pub fn room_bytes(&self) -> u64 {
-        self.0.rooms().message.as_ref().map_or(0, |room| room.num_permits() as u64 * UNIT_BYTES)
+        self.0.rooms().message.as_ref().map_or(0, MessageRoom::bytes)
     }
 
     /// One of so many bytes, of nobody else's budget.
     #[cfg(test)]
     pub(crate) fn of_bytes(bytes: u64) -> Self {
         let pool = Pool::new(bytes);
-        let permit = pool.try_take(pool.units);
+        let room = MessageRoom::try_take(&pool, None, pool.units);
         let hold = Self::default();
-        hold.keep(permit.expect("nobody else takes of it"));
+        hold.keep(room.expect("nobody else takes of it"));
         hold
     }
 
@@ -413,6 +477,7 @@ pub struct GatedBody<B> {
     gate: Arc<Gate>,
     /// Bytes of the message, at most.
     message_bytes_max: u64,
+    is_write: bool,
     hold: Hold,
     /// What has come of the header.
     header: [u8; HEADER_BYTES],
@@ -447,6 +512,7 @@ impl<B: Inbound> GatedBody<B> {
             message_bytes_max: message_bytes_max.min(gate.message_bytes_max),
             inner,
             gate,
+            is_write: false,
             hold,
             header,
             header_len: 0,
@@ -456,6 +522,11 @@ impl<B: Inbound> GatedBody<B> {
             lap: None,
             timer: None,
         }
+    }
+
+    /// That of a request that writes rows.
+    pub(super) fn of_write(self) -> Self {
+        Self { is_write: true, ..self }
     }
 
     /// What its request holds.
@@ -486,9 +557,9 @@ impl<B: Inbound> GatedBody<B> {
             return Err(more_than_one());
         }
         self.left = message_bytes - rest;
-        match self.gate.room(message_bytes, self.hold.connection()) {
-            Ok(permit) => {
-                self.hold.keep(permit);
+        match self.gate.room(message_bytes, self.is_write, self.hold.connection()) {
+            Ok(room) => {
+                self.hold.keep(room);
                 Ok(Some(part))
             }
             Err(room) => {
@@ -513,7 +584,7 @@ impl<B: Inbound> GatedBody<B> {
             return false;
         }
         let message_bytes = u64::from(frame::message_bytes(self.header));
-        let (now, waits) = (Instant::now(), self.gate.pool(message_bytes).waits());
+        let (now, waits) = (Instant::now(), self.gate.waits(message_bytes, self.is_write));
         let lap = self.lap.get_or_insert(Lap { began: now, bytes: 0, waits });
         lap.bytes = lap.bytes.saturating_add(bytes as u64);
         if now.duration_since(lap.began) < REQUEST_BODY_PAUSE {
@@ -547,8 +618,8 @@ impl<B: Inbound> GatedBody<B> {
             if let Some((_, room)) = &mut self.parked {
                 let room = ready!(room.as_mut().poll(context));
                 let part = self.parked.take().map(|(part, _)| part).unwrap_or_default();
-                return Poll::Ready(Some(room.map(|permit| {
-                    self.hold.keep(permit);
+                return Poll::Ready(Some(room.map(|room| {
+                    self.hold.keep(room);
                     Frame::data(part)
                 })));
             }

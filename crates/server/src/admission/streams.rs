@@ -216,7 +216,7 @@ impl Streams {
         }
         let left: HashSet<_> =
             stuck.iter().map(|(slot, _)| Arc::as_ptr(&slot.connection)).collect();
-        for pool in gate.pools().into_iter().filter(|pool| pool.was_short()) {
+        for pool in gate.pools().filter(|pool| pool.was_short()) {
             let kept = slots.iter().filter(|slot| left.contains(&Arc::as_ptr(&slot.connection)));
             let kept = kept.map(|slot| (slot.as_ref(), pool.bytes_of(&slot.hold)));
             let kept: Vec<_> = kept.collect();

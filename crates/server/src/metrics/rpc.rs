@@ -14,7 +14,7 @@ use pin_project_lite::pin_project;
 use tepui_engine::io::Clock;
 use tonic::{Code, Response, Status};
 
-use crate::rpcs::SERVICES;
+use crate::rpcs::{Rpc, SERVICES, Service};
 
 /// Upper ends of the buckets of latencies, in microseconds, at most 2.5 times apart: from a cached read on a core
 /// that has nothing else to do, up to what clients wait for at most.
@@ -66,12 +66,15 @@ impl Default for CoreRpcs {
     }
 }
 
-/// The number of the RPC that is served at a path: `/google.bigtable.v2.Bigtable/ReadRows`.
-pub fn number(path: &str) -> Option<usize> {
+/// The RPC that is served at a path, `/google.bigtable.v2.Bigtable/ReadRows`, and its number.
+pub fn at(path: &str) -> Option<(usize, &'static Rpc)> {
     let (service, method) = path.strip_prefix('/')?.split_once('/')?;
     let (package, name) = service.rsplit_once('.')?;
-    let mut all = SERVICES.iter().flat_map(|of| of.rpcs.iter().map(move |rpc| (of, rpc)));
-    all.position(|(of, rpc)| of.package == package && of.name == name && rpc.name == method)
+    let all = SERVICES.iter().flat_map(|of| of.rpcs.iter().map(move |rpc| (of, rpc)));
+    let mut all = all.enumerate();
+    let is_it =
+        |of: &Service, rpc: &Rpc| of.package == package && of.name == name && rpc.name == method;
+    all.find(|(_, (of, rpc))| is_it(of, rpc)).map(|(number, (_, rpc))| (number, rpc))
 }
 
 /// Figures of one RPC over all cores.
@@ -320,7 +323,7 @@ mod tests {
         for service in SERVICES {
             for rpc in service.rpcs {
                 let path = format!("/{}.{}/{}", service.package, service.name, rpc.name);
-                assert_eq!(number(&path), Some(next), "{path}");
+                assert_eq!(at(&path).unwrap().0, next, "{path}");
                 next += 1;
             }
         }
@@ -331,7 +334,7 @@ mod tests {
             "/google.bigtable.v2.Bigtable/x",
             "/x/ReadRows",
         ] {
-            assert_eq!(number(path), None, "{path}");
+            assert!(at(path).is_none(), "{path}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! Requests when something is short: the log, memory, or the patience for clients that do not read.
 
 use admin::app_profile::Priority;
+use tepui_server::config::budget;
 
 use super::*;
 
@@ -69,6 +70,58 @@ async fn while_the_log_stands_still_writes_are_refused_with_a_hint_and_afterward
     assert!(taken > 0, "what had its place in the queue was written");
     drop(writes);
     server.set("after", b"v").await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn while_the_log_stands_still_small_writes_leave_room_for_reads_and_administration() {
+    const CONNECTIONS: usize = 4;
+    // More than the room for all small requests takes, on connections that may have as many.
+    const WRITES_EACH: usize = 950;
+    let (env, faults) = with_faults(&memory());
+    let server = start_with(&env, |config| {
+        serve_metrics(config);
+        // The parts of the least memory.
+        let divided = budget::divide(244 << 20, &Default::default(), &config.engine);
+        (config.engine, config.budget) = divided.unwrap();
+    })
+    .await;
+    server.create(&[]).await;
+    server.set("before", b"v").await.unwrap();
+    let go = stand_still(&faults);
+    let address = format!("http://{}", server.running.address());
+    let mut writes = FuturesUnordered::new();
+    for of in 0..CONNECTIONS {
+        let endpoint = Channel::from_shared(address.clone()).unwrap();
+        let client = BigtableClient::new(endpoint.connect().await.unwrap());
+        for n in 0..WRITES_EACH {
+            let request = v2::MutateRowRequest {
+                table_name: TABLE.to_owned(),
+                row_key: Bytes::from(format!("r{of}-{n}")),
+                mutations: vec![set_cell("cf", &[7; 100])],
+                ..Default::default()
+            };
+            let mut client = client.clone();
+            writes.push(async move { client.mutate_row(request).await });
+        }
+    }
+    // One is refused when there is no room for more.
+    let refused = writes.next().await.unwrap().expect_err("nothing is durable");
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    assert!(retry_delay(&refused).is_some(), "{refused}");
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    assert_eq!(sample(&metrics, "tepui_refused_total{reason=\"log_queue\"}"), 0);
+    assert!(sample(&metrics, "tepui_refused_total{reason=\"request_memory\"}") > 0);
+    assert_eq!(server.rows().await.unwrap(), [row("before", b"v")]);
+    let get = admin::GetTableRequest { name: TABLE.to_owned(), ..Default::default() };
+    server.tables().get_table(get).await.unwrap();
+    drop(go);
+    let mut written = 0;
+    while let Some(result) = writes.next().await {
+        written += usize::from(result.is_ok());
+    }
+    assert!(written > CONNECTIONS * WRITES_EACH / 4, "{written} had their room");
+    drop(writes);
     server.stop().await;
 }
 

@@ -151,7 +151,7 @@ fn a_request_that_panics_before_it_is_begun_is_an_internal_error_and_not_its_cli
     let service = Gated::new(Panicking, gate, usize::MAX, Arc::clone(&rpcs));
     let call = std::panic::AssertUnwindSafe(|| pollster::block_on(service.call(request)));
     assert!(std::panic::catch_unwind(call).is_err());
-    let figures = rpc::sum(&[rpcs], rpc::number(path).unwrap());
+    let figures = rpc::sum(&[rpcs], rpc::at(path).unwrap().0);
     let by = |code: tonic::Code| figures.ended[code as usize];
     assert_eq!((by(tonic::Code::Internal), by(tonic::Code::Cancelled)), (1, 0));
 }
