@@ -52,7 +52,8 @@ impl Helper {
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
         let work = move || {
-            let _alive = alive;
+            // Told of when the runtime is gone, too.
+            let (_alive, runtime) = (alive, runtime);
             activity::publish(working);
             drop(runtime.spawn(relay::serve()));
             // Nothing is ever sent.
@@ -173,7 +174,7 @@ mod tests {
     /// The same, where the helper says what it works for.
     fn on_a_core_working<T: 'static>(working: Arc<Working>, work: impl AsyncFnOnce() -> T) -> T {
         let (one_ended, _) = watch::channel(false);
-        let alive = Alive::new(&one_ended);
+        let (alive, _) = Alive::new(&one_ended);
         let (helper, thread) = Helper::start(&ThreadSpawner, "helper", working, alive).unwrap();
         let lent = lend_for(helper, Duration::from_mins(10));
         let said = runtime::build_core().unwrap().block_on(work());

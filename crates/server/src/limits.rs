@@ -138,7 +138,11 @@ pub const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long requests under way may go on after a shutdown was asked for.
 pub const DRAIN: Duration = Duration::from_secs(5);
 
-/// How long the engine may take to flush and close after that. With [`DRAIN`] it stays under the ten
+/// How long the threads of the server may take to end after that: to let go of what was cut off, which is milliseconds. One that has not ended waits for
+/// a read that the device keeps, perhaps for good, and is left behind.
+pub const THREADS_END: Duration = Duration::from_millis(300);
+
+/// How long the engine may take to flush and close after that. With [`DRAIN`], [`THREADS_END`] and [`LOG_FLUSH`] it stays under the ten
 /// seconds that service managers commonly give. What was not flushed is in the log and is replayed.
 pub const CLOSE: Duration = Duration::from_secs(4);
 

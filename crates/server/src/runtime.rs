@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use futures::future::MapOk;
@@ -41,18 +42,34 @@ pub async fn given(mut signal: Signal) {
 
 /// Held by a thread of the server: tells that the thread has ended, in whatever way.
 #[derive(Debug)]
-pub struct Alive(watch::Sender<bool>);
+pub struct Alive {
+    one_ended: watch::Sender<bool>,
+    /// Nothing is ever sent.
+    _own: mpsc::Sender<()>,
+}
+
+/// Whether a thread of the server has ended.
+#[derive(Debug)]
+pub struct Ended(mpsc::Receiver<()>);
 
 impl Alive {
-    /// For one of the threads; the signal is given when the first of them ends.
-    pub fn new(ended: &watch::Sender<bool>) -> Self {
-        Self(ended.clone())
+    /// For one of the threads, and for who waits for it; the signal is given when the first of them ends.
+    pub fn new(one_ended: &watch::Sender<bool>) -> (Self, Ended) {
+        let (own, ended) = mpsc::channel();
+        (Self { one_ended: one_ended.clone(), _own: own }, Ended(ended))
     }
 }
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        self.0.send_replace(true);
+        self.one_ended.send_replace(true);
+    }
+}
+
+impl Ended {
+    /// Waits for the end, but no longer than this. Returns whether it is there.
+    pub fn wait(&self, wait: Duration) -> bool {
+        self.0.recv_timeout(wait) == Err(RecvTimeoutError::Disconnected)
     }
 }
 

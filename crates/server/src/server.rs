@@ -3,8 +3,8 @@
 //! ```text
 //! start:  open the engine ─► open the catalog (tablets get their schemas) ─► remove tablets that no table
 //!         or entry names ─► start background work, resume operations ─► bind the sockets ─► start the cores and the chores
-//! stop:   health checks say NOT_SERVING ─► cores stop accepting and drain (5 s) ─► the engine flushes
-//!         and closes (4 s)
+//! stop:   health checks say NOT_SERVING ─► cores stop accepting and drain (5 s), and end; those that the device keeps are left
+//!         behind ─► the engine flushes and closes (4 s)
 //! ```
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -39,8 +39,8 @@ use crate::instances::Instances;
 use crate::large::{self, Helper};
 use crate::limits::{
     ADMIN_REQUEST_BYTES_MAX, BLOCKING_THREADS_MAX, CHANGE_STREAM_BYTES, CHANGE_STREAMS_PART,
-    CLOCK_AHEAD_MAX, CLOCK_BEHIND_MAX, CLOSE, REQUEST_MESSAGE_BYTES_MAX, SWEEP_THREADS_MAX,
-    UNGATED_MESSAGE_BYTES_MAX,
+    CLOCK_AHEAD_MAX, CLOCK_BEHIND_MAX, CLOSE, DRAIN, REQUEST_MESSAGE_BYTES_MAX, SWEEP_THREADS_MAX,
+    THREADS_END, UNGATED_MESSAGE_BYTES_MAX,
 };
 use crate::listener;
 use crate::metrics::collect::Sources;
@@ -49,7 +49,7 @@ use crate::metrics::rpc::{CoreRpcs, Recorder};
 use crate::open_files;
 use crate::operations::Operations;
 use crate::placement::{Connections, Door};
-use crate::runtime::{self, Alive, Serves};
+use crate::runtime::{self, Alive, Ended, Serves};
 use crate::services::{
     DataService, Iam, InstanceAdminService, OperationsService, TableAdminService, Tables, timestamp,
 };
@@ -68,11 +68,18 @@ pub struct Running {
     env: Env,
     engine: Arc<Engine>,
     stop: watch::Sender<bool>,
-    threads: Vec<Box<dyn JoinHandle>>,
+    threads: Vec<Thread>,
     /// Who do what blocks in requests.
     workers: Arc<Workers>,
     /// Given when the first of these threads ends.
     ended: runtime::Signal,
+}
+
+/// One of its threads.
+struct Thread {
+    name: String,
+    handle: Box<dyn JoinHandle>,
+    end: Ended,
 }
 
 /// Starts a server by its configuration. Blocks until it accepts connections.
@@ -270,17 +277,18 @@ fn start_over(
         let runtime = runtime::build_core().map_err(cannot_run)?;
         let workers = Arc::clone(&workers);
         let core = runtime::Core { services, streams, windows, door, working: working() };
-        let (name, alive) = (format!("tepui-large-{i}"), Alive::new(&one_ended));
-        let (helper, thread) = Helper::start(env.spawner.as_ref(), &name, working(), alive)?;
-        threads.push(thread);
-        let alive = Alive::new(&one_ended);
+        let (name, (alive, end)) = (format!("tepui-large-{i}"), Alive::new(&one_ended));
+        let (helper, handle) = Helper::start(env.spawner.as_ref(), &name, working(), alive)?;
+        threads.push(Thread { name, handle, end });
+        let (alive, end) = Alive::new(&one_ended);
         let work = move || {
             let _alive = alive;
             let _lent = (workers::lend(workers), large::lend(helper));
             core.run(runtime, listener, draining, io.as_ref());
         };
         let name = format!("tepui-core-{i}");
-        threads.push(env.spawner.spawn_core(&name, (i, cores_count), Box::new(work))?);
+        let handle = env.spawner.spawn_core(&name, (i, cores_count), Box::new(work))?;
+        threads.push(Thread { name, handle, end });
     }
     let memory_bytes = config.budget.total_bytes;
     let sources = Sources {
@@ -308,12 +316,14 @@ fn start_over(
         drain,
     };
     let runtime = runtime::build().map_err(cannot_run)?;
-    let alive = Alive::new(&one_ended);
+    let (alive, end) = Alive::new(&one_ended);
     let work = move || {
         let _alive = alive;
         chores::run(chores, runtime);
     };
-    threads.push(env.spawner.spawn("tepui-chores", Box::new(work))?);
+    let name = "tepui-chores".to_owned();
+    let handle = env.spawner.spawn(&name, Box::new(work))?;
+    threads.push(Thread { name, handle, end });
     Ok(Running { address, metrics_address, env, engine, stop, threads, workers, ended })
 }
 
@@ -339,14 +349,14 @@ impl Running {
         self.ended.clone()
     }
 
-    /// Stops it in order. Blocks, for at most [`crate::limits::DRAIN`] and [`CLOSE`] and a little.
+    /// Stops it in order, as far as the device lets it. Blocks, for at most [`DRAIN`], [`THREADS_END`] and [`CLOSE`].
     pub fn stop(self) -> Result<()> {
         tracing::info!("shutting down");
+        // A read that the device keeps may have a thread of these, too, which the end of the last of them would wait for.
+        std::mem::forget(Arc::clone(&self.env.io));
         // Nobody listening means that the chores are gone, and the cores with them.
         let _ = self.stop.send(true);
-        for thread in self.threads {
-            thread.join();
-        }
+        end_of(self.threads, self.env.clock.as_ref());
         // What has begun goes on to its end, or to that of the engine.
         self.workers.end(Duration::ZERO);
         let (done, closed) = mpsc::channel();
@@ -366,6 +376,25 @@ impl Running {
                 Err(Error::internal("the engine panicked as it closed; what it said is on stderr"))
             }
         }
+    }
+}
+
+/// Waits for threads that were told to end. Those that do not end in time are left behind.
+fn end_of(threads: Vec<Thread>, clock: &dyn Clock) {
+    let wait = DRAIN + THREADS_END;
+    let began = clock.monotonic_micros();
+    let mut left = Vec::new();
+    for Thread { name, handle, end } in threads {
+        let waited = Duration::from_micros(clock.monotonic_micros().saturating_sub(began));
+        if end.wait(wait.saturating_sub(waited)) {
+            handle.join();
+        } else {
+            left.push(name);
+        }
+    }
+    if !left.is_empty() {
+        let threads = left.join(", ");
+        tracing::error!(threads, "left threads behind that still wait for a read of the device");
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use futures::future::join_all;
 use tepui_engine::io::Files as _;
+use tepui_server::limits::{CLOSE, DRAIN, THREADS_END};
 
 use super::*;
 
@@ -75,4 +76,39 @@ async fn join_of_two(
     server: &TestServer,
 ) -> (Result<usize, tonic::Status>, Result<usize, tonic::Status>) {
     tokio::join!(read(server, "early"), read(server, "zebra"))
+}
+
+#[tokio::test]
+async fn a_stop_does_not_wait_for_a_read_that_the_device_keeps() {
+    let (env, _, path) = written().await;
+    let (env, faults) = with_faults(&env);
+    let server = start(&env).await;
+    let (begin, mut begun) = tokio::sync::mpsc::unbounded_channel();
+    let (go, stands_still) = std::sync::mpsc::channel::<()>();
+    let stands_still = std::sync::Mutex::new(stands_still);
+    let hook = move |read: &Path| {
+        if read == path {
+            begin.send(()).unwrap();
+            let _ = stands_still.lock().unwrap().recv();
+        }
+    };
+    faults.before_read(Some(Arc::new(hook)));
+    let reading = async {
+        let _ = read(&server, "early").await;
+        panic!("nothing is read");
+    };
+    tokio::select! {
+        _ = begun.recv() => {}
+        () = reading => {}
+    }
+    let began = tokio::time::Instant::now();
+    server.stop().await;
+    let took = began.elapsed();
+    assert!(took < DRAIN + THREADS_END + CLOSE, "{took:?}");
+    // The rest of the server is down, and has let go of the directory.
+    faults.before_read(None);
+    let next = start(&env).await;
+    assert_eq!(read(&next, "zebra").await.unwrap(), 1);
+    drop(go);
+    next.stop().await;
 }
