@@ -6,29 +6,39 @@
 //! the new schema reserves its number, so that nobody gives that another meaning.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use prost_reflect::{DescriptorPool, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor};
+use prost_types::FileDescriptorSet;
 use tepui_bigtable::error::{Error, Result};
+
+use super::imports;
+use super::parse::{self, Room};
 
 /// Incompatibilities that an error lists; more of them say nothing new.
 const LISTED_MAX: usize = 10;
 
+/// `INVALID_ARGUMENT` for what is no schema.
+pub(super) fn bad(what: impl fmt::Display) -> Error {
+    Error::field("proto_schema.proto_descriptors", what)
+}
+
 /// The linked schema of a serialized `FileDescriptorSet`; `INVALID_ARGUMENT` where it is none.
 pub fn link(bytes: &[u8]) -> Result<DescriptorPool> {
-    let field = "proto_schema.proto_descriptors";
     if bytes.is_empty() {
-        return Err(Error::field(field, "must be a serialized google.protobuf.FileDescriptorSet"));
+        return Err(bad("must be a serialized google.protobuf.FileDescriptorSet"));
     }
-    let pool = DescriptorPool::decode(bytes).map_err(|error| {
-        Error::field(
-            field,
-            format!("not a schema that is whole: {error}; protoc needs --include_imports"),
-        )
-    })?;
-    if pool.files().len() == 0 {
-        return Err(Error::field(field, "the FileDescriptorSet has no file"));
+    let mut room = Room::new();
+    let mut file = parse::files(bytes, &mut room)?;
+    if file.is_empty() {
+        return Err(bad("the FileDescriptorSet has no file"));
     }
-    Ok(pool)
+    imports::spell_out(&mut file, &mut room)?;
+    DescriptorPool::from_file_descriptor_set(FileDescriptorSet { file }).map_err(|error| {
+        bad(format_args!(
+            "not a schema that is whole: {error}; protoc makes one with --include_imports"
+        ))
+    })
 }
 
 /// `FAILED_PRECONDITION`, with what is lost, where readers by `old` cannot read by `new`.

@@ -8,7 +8,9 @@
 //! it away is one to be warned of.
 
 mod descriptors;
+mod imports;
 mod named;
+mod parse;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -171,6 +171,8 @@ async fn bad_requests_for_schema_bundles_have_documented_codes_and_change_nothin
         (TABLE, "a/b", good(), Code::InvalidArgument),
         (TABLE, "c", Bytes::new(), Code::InvalidArgument),
         (TABLE, "c", Bytes::from_static(b"\xff\xff"), Code::InvalidArgument),
+        // A file that imports itself: linked as it is, it would take the whole server with it.
+        (TABLE, "c", Bytes::from_static(b"\n\x08\n\x01a\x1a\x01aP\0"), Code::InvalidArgument),
         (missing.as_str(), "c", good(), Code::NotFound),
         (TABLE, "b", good(), Code::AlreadyExists),
     ] {
