@@ -18,8 +18,24 @@ use prost_types::{
     ServiceDescriptorProto,
 };
 use tepui_bigtable::error::Result;
+use tepui_bigtable::parts::{self, Shape};
 
 use super::descriptors::bad;
+
+/// Fields of the definitions of a bundle that have a length, at most, however deep: those that define something, and their names. A schema of fifty
+/// thousand fields, in descriptors of 2 to 3 MB. Two bytes each as they come, they are a kilobyte once linked: 100 to 200 MB in all.
+const FIELDS_MAX: usize = 200_000;
+
+/// What counts: files with their imports, messages, enums, services and extensions, and all in these. Options of files and source info are not
+/// decoded.
+const DEFINITIONS: Shape = Shape::Within(&[(1, &FILE)]);
+const FILE: Shape = Shape::One(&[
+    (3, &Shape::All),
+    (4, &Shape::All),
+    (5, &Shape::All),
+    (6, &Shape::All),
+    (7, &Shape::All),
+]);
 
 /// Bytes of the names that linking makes of those of a bundle, at most: of each thing that is defined its full name, the path to it and the
 /// name of its file, which an error tells; of each type that is named relatively, all the names that it may mean. A bundle of 4 MiB
@@ -90,6 +106,13 @@ impl Room {
 
 /// The files of a serialized `FileDescriptorSet`, with what is to be linked of them alone.
 pub(super) fn files(bytes: &[u8], room: &mut Room) -> Result<Vec<FileDescriptorProto>> {
+    let fields = parts::count(bytes, &DEFINITIONS);
+    if fields > FIELDS_MAX {
+        return Err(bad(format_args!(
+            "too many messages, fields, enums, values, and names of them: {fields} provided; limit {FIELDS_MAX}: leave out what is not \
+             read, or divide it among several bundles"
+        )));
+    }
     let set = Set::decode(bytes)
         .map_err(|error| bad(format_args!("not a google.protobuf.FileDescriptorSet: {error}")))?;
     set.files.into_iter().map(|file| plain(file, room)).collect()
@@ -296,8 +319,9 @@ impl Walk<'_> {
     }
 }
 
+/// A range of numbers of fields, of which none is negative.
 fn half_open((start, end): (i32, i32)) -> Range<i64> {
-    i64::from(start)..i64::from(end)
+    i64::from(start.max(0))..i64::from(end)
 }
 
 fn of_half_open(range: Range<i64>) -> (i32, i32) {
@@ -307,10 +331,10 @@ fn of_half_open(range: Range<i64>) -> (i32, i32) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use prost_types::enum_descriptor_proto::EnumReservedRange;
+    use prost_types::source_code_info::Location;
     use prost_types::{
         EnumValueDescriptorProto, FieldOptions, FileDescriptorSet, MessageOptions,
-        MethodDescriptorProto, OneofDescriptorProto,
+        MethodDescriptorProto, OneofDescriptorProto, SourceCodeInfo,
     };
     use tepui_bigtable::error::Code;
 
@@ -350,6 +374,27 @@ mod tests {
         let message = DescriptorProto { name: Some("M".to_owned()), ..message };
         refused(&set(long("a".repeat(100_000), message.clone())), "full names");
         link(&set(long("a".to_owned(), message))).unwrap();
+    }
+
+    #[test]
+    fn definitions_count_before_they_are_decoded_and_source_info_does_not() {
+        let named = |count: usize| {
+            let message = |n: usize| DescriptorProto {
+                name: Some(format!("M{n}")),
+                ..DescriptorProto::default()
+            };
+            let location = Location { path: vec![4, 0], ..Location::default() };
+            FileDescriptorProto {
+                message_type: (0..count).map(message).collect(),
+                source_code_info: Some(SourceCodeInfo { location: vec![location; 300_000] }),
+                ..FileDescriptorProto::default()
+            }
+        };
+        // A message and its name each, and the file.
+        link(&set(named(FIELDS_MAX / 2 - 1))).unwrap();
+        refused(&set(named(FIELDS_MAX / 2)), "200001 provided; limit 200000");
+        let empty = [b"\x0a\x80\x89\x7a".as_slice(), &b"\x22\x00".repeat(1_000_000)].concat();
+        refused(&empty, "too many messages");
     }
 
     #[test]
