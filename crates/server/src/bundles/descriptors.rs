@@ -5,7 +5,6 @@
 //! messages, enums and their values stay; a field keeps its name, type and cardinality, and may go only where
 //! the new schema reserves its number, so that nobody gives that another meaning.
 
-use std::collections::BTreeSet;
 use std::fmt;
 
 use prost_reflect::{DescriptorPool, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor};
@@ -41,61 +40,82 @@ pub fn link(bytes: &[u8]) -> Result<DescriptorPool> {
     })
 }
 
+/// What is lost where readers by one schema read by another.
+#[derive(Default)]
+struct Lost {
+    /// Of this, the first.
+    listed: Vec<String>,
+    count: usize,
+}
+
+impl Lost {
+    fn add(&mut self, what: fmt::Arguments<'_>) {
+        self.count += 1;
+        if self.listed.len() < LISTED_MAX {
+            self.listed.push(what.to_string());
+        }
+    }
+}
+
 /// `FAILED_PRECONDITION`, with what is lost, where readers by `old` cannot read by `new`.
 pub fn check_compatible(old: &DescriptorPool, new: &DescriptorPool) -> Result<()> {
-    let mut lost = Vec::new();
+    let mut lost = Lost::default();
     for message in old.all_messages() {
         match new.get_message_by_name(message.full_name()) {
             Some(now) => compare_messages(&message, &now, &mut lost),
-            None => lost.push(format!("message {} is gone", message.full_name())),
+            None => lost.add(format_args!("message {} is gone", message.full_name())),
         }
     }
     for old in old.all_enums() {
         match new.get_enum_by_name(old.full_name()) {
             Some(now) => compare_enums(&old, &now, &mut lost),
-            None => lost.push(format!("enum {} is gone", old.full_name())),
+            None => lost.add(format_args!("enum {} is gone", old.full_name())),
         }
     }
-    if lost.is_empty() {
+    if lost.count == 0 {
         return Ok(());
     }
-    let more = lost.len().saturating_sub(LISTED_MAX);
-    lost.truncate(LISTED_MAX);
+    let more = lost.count - lost.listed.len();
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     Err(Error::failed_precondition(format!(
         "the schema is not compatible with the one before: {}{more}; ignore_warnings updates it all the same",
-        lost.join("; ")
+        lost.listed.join("; ")
     )))
 }
 
-fn compare_messages(old: &MessageDescriptor, new: &MessageDescriptor, lost: &mut Vec<String>) {
+fn compare_messages(old: &MessageDescriptor, new: &MessageDescriptor, lost: &mut Lost) {
+    // Sorted, and none touches another: so they were linked.
+    let reserved: Vec<_> = new.reserved_ranges().collect();
+    let is_reserved = |number: u32| {
+        let at = reserved.partition_point(|range| range.end <= number);
+        reserved.get(at).is_some_and(|range| range.contains(&number))
+    };
     for field in old.fields() {
         let name = field.full_name();
         let Some(now) = new.get_field(field.number()) else {
-            if !new.reserved_ranges().any(|range| range.contains(&field.number())) {
-                let number = field.number();
-                lost.push(format!("field {name} is gone and its number {number} is not reserved"));
+            let number = field.number();
+            if !is_reserved(number) {
+                lost.add(format_args!(
+                    "field {name} is gone and its number {number} is not reserved"
+                ));
             }
             continue;
         };
         if now.name() != field.name() {
-            lost.push(format!("field {name} is named {:?} now", now.name()));
+            lost.add(format_args!("field {name} is named {:?} now", now.name()));
         }
         if type_of(&field) != type_of(&now) {
-            lost.push(format!("field {name} is of type {} now", type_of(&now)));
+            lost.add(format_args!("field {name} is of type {} now", type_of(&now)));
         }
         if field.cardinality() != now.cardinality() {
-            lost.push(format!("field {name} is {:?} now", now.cardinality()));
+            lost.add(format_args!("field {name} is {:?} now", now.cardinality()));
         }
     }
-    let required = |message: &MessageDescriptor| -> BTreeSet<u32> {
-        let fields = message.fields().filter(|field| field.is_required());
-        fields.map(|field| field.number()).collect()
-    };
-    for number in required(new).difference(&required(old)) {
-        if old.get_field(*number).is_none() {
+    for field in new.fields().filter(|field| field.is_required()) {
+        let number = field.number();
+        if old.get_field(number).is_none() {
             let name = new.full_name();
-            lost.push(format!("message {name} requires a new field, number {number}"));
+            lost.add(format_args!("message {name} requires a new field, number {number}"));
         }
     }
 }
@@ -108,15 +128,15 @@ fn type_of(field: &FieldDescriptor) -> String {
     }
 }
 
-fn compare_enums(old: &EnumDescriptor, new: &EnumDescriptor, lost: &mut Vec<String>) {
+fn compare_enums(old: &EnumDescriptor, new: &EnumDescriptor, lost: &mut Lost) {
     for value in old.values() {
         let name = value.full_name();
         match new.get_value_by_name(value.name()) {
             Some(now) if now.number() == value.number() => {}
             Some(now) => {
-                lost.push(format!("enum value {name} has the number {} now", now.number()));
+                lost.add(format_args!("enum value {name} has the number {} now", now.number()));
             }
-            None => lost.push(format!("enum value {name} is gone")),
+            None => lost.add(format_args!("enum value {name} is gone")),
         }
     }
 }

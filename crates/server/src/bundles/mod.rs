@@ -28,6 +28,7 @@ use crate::limits::{
     SCHEMA_BUNDLES_INSTANCE_BYTES_MAX, SCHEMA_BUNDLES_MAX, SCHEMA_BUNDLES_TABLE_BYTES_MAX,
 };
 use crate::names;
+use named::Names;
 
 /// Between a table's name and a bundle's id.
 pub const COLLECTION: &str = "schemaBundles";
@@ -52,19 +53,18 @@ impl Resource for BundleRecord {
 #[derive(Debug)]
 pub struct Schema {
     proto_descriptors: Bytes,
-    pool: DescriptorPool,
+    /// Where it is to replace what there was, unless nobody wants to be warned.
+    compared: Option<Compared>,
 }
 
-impl Schema {
-    /// That of a bundle as a client gives it; `INVALID_ARGUMENT` where it is none.
-    pub fn of(bundle: &admin::SchemaBundle) -> Result<Self> {
-        let Some(Type::ProtoSchema(schema)) = &bundle.r#type else {
-            return Err(Error::field("schema_bundle", "proto_schema must be set"));
-        };
-        let proto_descriptors = schema.proto_descriptors.clone();
-        let pool = descriptors::link(&proto_descriptors)?;
-        Ok(Self { proto_descriptors, pool })
-    }
+/// What comes of comparing a schema with the one that it is to replace.
+#[derive(Debug)]
+struct Compared {
+    /// Of the bundle as it was then.
+    digest: u64,
+    /// What is lost that families may name.
+    lost: Names,
+    verdict: Result<()>,
 }
 
 /// Schemas of a table's bundles, linked: each by its bundle's id, with the digest of what it was made of.
@@ -95,6 +95,31 @@ impl Bundles {
             }
             Ok(())
         })
+    }
+
+    /// The schema of a bundle as a client gives it; `INVALID_ARGUMENT` where it is none. A large one takes a while, so this is done before other
+    /// changes are kept from going on.
+    pub fn schema(&self, bundle: &admin::SchemaBundle) -> Result<Schema> {
+        let proto_descriptors = descriptors_of(bundle)?;
+        descriptors::link(&proto_descriptors)?;
+        Ok(Schema { proto_descriptors, compared: None })
+    }
+
+    /// The same of one that is to replace what a table has, compared with that.
+    pub fn compared(&self, table: &TableRecord, bundle: &admin::SchemaBundle) -> Result<Schema> {
+        let proto_descriptors = descriptors_of(bundle)?;
+        let new = descriptors::link(&proto_descriptors)?;
+        let name = &bundle.name;
+        let before = self.resources.get::<BundleRecord>(name);
+        let before = before.filter(|stored| is_of(stored, table));
+        let before = before.ok_or_else(|| missing::<BundleRecord>(name))?;
+        let old = descriptors::link(&before.value.proto_descriptors)?;
+        let compared = Compared {
+            digest: before.digest,
+            lost: Names::lost(&old, &new),
+            verdict: descriptors::check_compatible(&old, &new),
+        };
+        Ok(Schema { proto_descriptors, compared: Some(compared) })
     }
 
     /// Within a change: creates a bundle of a table.
@@ -224,9 +249,7 @@ impl Bundles {
             })?;
             let of_now = linked.0.get(bundle).filter(|(digest, _)| *digest == found.digest);
             let Some((_, pool)) = of_now else {
-                return Err(Error::aborted(format!(
-                    "schema bundle {bundle:?} was changed at the same time; try again"
-                )));
+                return Err(changed_meanwhile(bundle));
             };
             if !schema.is_in(pool) {
                 return Err(missing(format!("which has no {schema}")));
@@ -235,8 +258,8 @@ impl Bundles {
         Ok(())
     }
 
-    /// Within a change: replaces a bundle's schema by one that is compatible and has what families name, or by any where
-    /// nobody wants to be warned; `ABORTED` where the etag is another.
+    /// Within a change: replaces a bundle's schema by one that is compatible and has what families name, as far as they were
+    /// [compared](Self::compared); `ABORTED` where the etag is another, or the schema is not the one that it was compared with any more.
     pub fn update(
         &self,
         change: &mut Change<'_>,
@@ -244,22 +267,22 @@ impl Bundles {
         name: &str,
         etag: &str,
         schema: Schema,
-        warns: bool,
     ) -> Result<admin::SchemaBundle> {
         let before = expected(change, table, name, etag)?;
-        let Schema { proto_descriptors, pool } = schema;
-        if warns {
-            let old = descriptors::link(&before.value.proto_descriptors)?;
-            let goes = |named: &named::Named<'_>| named.is_in(&old) && !named.is_in(&pool);
-            let lost = named::by_families(table, names::id_of(name)).find(|(_, named)| goes(named));
-            if let Some((family, named)) = lost {
+        let Schema { proto_descriptors, compared } = schema;
+        if let Some(Compared { digest, lost, verdict }) = compared {
+            if digest != before.digest {
+                return Err(changed_meanwhile(name));
+            }
+            let mut of_families = named::by_families(table, names::id_of(name));
+            if let Some((family, named)) = of_families.find(|(_, named)| lost.has(named)) {
                 return Err(Error::failed_precondition(format!(
                     "the schema has no {named} any more, which the value type of column family {family:?} of table {:?} \
                      names: change the type first; ignore_warnings updates the schema all the same",
                     table.name
                 )));
             }
-            descriptors::check_compatible(&old, &pool)?;
+            verdict?;
         }
         self.check_room(table, name, proto_descriptors.len())?;
         change.update::<BundleRecord>(name, |record| {
@@ -289,6 +312,17 @@ impl Bundles {
         change.delete_under(name);
         Ok(())
     }
+}
+
+fn descriptors_of(bundle: &admin::SchemaBundle) -> Result<Bytes> {
+    match &bundle.r#type {
+        Some(Type::ProtoSchema(schema)) => Ok(schema.proto_descriptors.clone()),
+        None => Err(Error::field("schema_bundle", "proto_schema must be set")),
+    }
+}
+
+fn changed_meanwhile(bundle: &str) -> Error {
+    Error::aborted(format!("schema bundle {bundle:?} was changed at the same time; try again"))
 }
 
 /// What is there, if it is what the client knows.
@@ -373,7 +407,7 @@ mod tests {
             name: &str,
             descriptors: Vec<u8>,
         ) -> Result<admin::SchemaBundle> {
-            let schema = Schema::of(&bundle(descriptors))?;
+            let schema = self.schema(&bundle(descriptors))?;
             self.resources.change(|change| self.create(change, table, name, schema))
         }
 
@@ -384,8 +418,9 @@ mod tests {
             etag: &str,
             warns: bool,
         ) -> Result<admin::SchemaBundle> {
-            let schema = Schema::of(&bundle(descriptors))?;
-            self.resources.change(|change| self.update(change, table, BUNDLE, etag, schema, warns))
+            let bundle = admin::SchemaBundle { name: BUNDLE.to_owned(), ..bundle(descriptors) };
+            let schema = if warns { self.compared(table, &bundle) } else { self.schema(&bundle) }?;
+            self.resources.change(|change| self.update(change, table, BUNDLE, etag, schema))
         }
 
         fn remove(&self, table: &TableRecord, etag: &str) -> Result<()> {
@@ -415,6 +450,24 @@ mod tests {
         bundles.remove(&table(1), "").unwrap();
         assert_eq!(bundles.get(&table(1), BUNDLE).unwrap_err().kind(), Code::NotFound);
         assert_eq!(bundles.remove(&table(1), "").unwrap_err().kind(), Code::NotFound);
+    }
+
+    #[test]
+    fn an_update_that_was_compared_with_another_schema_than_there_is_changes_nothing() {
+        let bundles = bundles();
+        bundles.make(&table(1), BUNDLE, one(FieldType::String)).unwrap();
+        let fields = [field("a", 1, FieldType::String), field("b", 2, FieldType::Bool)];
+        let more = bundle(with_fields(fields.to_vec()));
+        let more = admin::SchemaBundle { name: BUNDLE.to_owned(), ..more };
+        let compared = || bundles.compared(&table(1), &more).unwrap();
+        let first = compared();
+        let other = bundles.replace(&table(1), one(FieldType::Int64), "", false).unwrap();
+        let update = |schema| {
+            bundles.resources.change(|change| bundles.update(change, &table(1), BUNDLE, "", schema))
+        };
+        assert_eq!(update(first).unwrap_err().kind(), Code::Aborted);
+        assert_eq!(update(compared()).unwrap_err().kind(), Code::FailedPrecondition);
+        assert_eq!(bundles.get(&table(1), BUNDLE).unwrap(), other);
     }
 
     /// A table with a family whose values are lists of a type.
@@ -528,10 +581,9 @@ mod tests {
         // One in the place of another takes no more room.
         let (table, name) = (of_table(0), format!("{TABLE}0/schemaBundles/b0"));
         let again = |bytes: usize| {
-            let schema = Schema::of(&bundle(large(bytes)))?;
-            let change =
-                |change: &mut Change<'_>| bundles.update(change, &table, &name, "", schema, true);
-            bundles.resources.change(change)
+            let bundle = admin::SchemaBundle { name: name.clone(), ..bundle(large(bytes)) };
+            let schema = bundles.compared(&table, &bundle)?;
+            bundles.resources.change(|change| bundles.update(change, &table, &name, "", schema))
         };
         again(fits - 1).unwrap();
         refused(again(fits + 10_000), &table.name);

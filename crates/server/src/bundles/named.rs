@@ -1,5 +1,6 @@
 //! What value types name of schema bundles.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use prost_reflect::DescriptorPool;
@@ -32,6 +33,32 @@ impl Named<'_> {
         match self {
             Self::Message(name) => pool.get_message_by_name(name).is_some(),
             Self::Enum(name) => pool.get_enum_by_name(name).is_some(),
+        }
+    }
+}
+
+/// Messages and enums of a schema, by full name, which outlive its descriptors.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    messages: BTreeSet<String>,
+    enums: BTreeSet<String>,
+}
+
+impl Names {
+    /// Those that `old` has and `new` does not.
+    pub(super) fn lost(old: &DescriptorPool, new: &DescriptorPool) -> Self {
+        let messages = old.all_messages().map(|message| message.full_name().to_owned());
+        let enums = old.all_enums().map(|of| of.full_name().to_owned());
+        Self {
+            messages: messages.filter(|name| !Named::Message(name).is_in(new)).collect(),
+            enums: enums.filter(|name| !Named::Enum(name).is_in(new)).collect(),
+        }
+    }
+
+    pub(super) fn has(&self, named: &Named<'_>) -> bool {
+        match *named {
+            Named::Message(name) => self.messages.contains(name),
+            Named::Enum(name) => self.enums.contains(name),
         }
     }
 }

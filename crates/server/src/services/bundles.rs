@@ -8,7 +8,7 @@ use super::changes::{Changes as _, finished};
 use super::{TableAdminService, invalid, page, page_size};
 use crate::api::admin;
 use crate::api::longrunning::Operation;
-use crate::bundles::{Schema, split};
+use crate::bundles::split;
 use crate::grpc::Request;
 use crate::names;
 use crate::status::from_error;
@@ -26,8 +26,7 @@ impl TableAdminService {
         let name = name.map_err(|error| from_error(&error))?;
         let bundle = request.schema_bundle.ok_or_else(|| invalid("schema_bundle must be set"))?;
         let change = self.change(move |service, times| {
-            // A large one takes a while: before other changes are kept from going on.
-            let schema = Schema::of(&bundle)?;
+            let schema = service.bundles.schema(&bundle)?;
             service.operations.change(|change| {
                 let table = service.tables.get(&request.parent)?;
                 let bundle = service.bundles.create(change, &table.record, &name, schema)?;
@@ -52,12 +51,16 @@ impl TableAdminService {
         let table = table_of("schema_bundle.name", &bundle.name)?;
         check_mask(request.update_mask.as_ref())?;
         let change = self.change(move |service, times| {
-            let schema = Schema::of(&bundle)?;
+            let bundles = &service.bundles;
+            let schema = if request.ignore_warnings {
+                bundles.schema(&bundle)?
+            } else {
+                bundles.compared(&service.tables.get(&table)?.record, &bundle)?
+            };
             service.operations.change(|change| {
-                let (table, warns) = (service.tables.get(&table)?, !request.ignore_warnings);
+                let table = service.tables.get(&table)?;
                 let (name, etag) = (&bundle.name, &bundle.etag);
-                let bundle =
-                    service.bundles.update(change, &table.record, name, etag, schema, warns)?;
+                let bundle = bundles.update(change, &table.record, name, etag, schema)?;
                 let metadata = admin::UpdateSchemaBundleMetadata {
                     name: name.clone(),
                     start_time: times.requested(),
