@@ -13,12 +13,12 @@ mod named;
 mod parse;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use prost_reflect::DescriptorPool;
 use tepui_bigtable::error::{Error, Result};
 use tepui_bigtable::value_type;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::api::admin;
 use crate::api::admin::schema_bundle::Type;
@@ -67,20 +67,35 @@ struct Compared {
     verdict: Result<()>,
 }
 
-/// Schemas of a table's bundles, linked: each by its bundle's id, with the digest of what it was made of.
+/// What types name that the schemas of a table's bundles have: by the bundle's id, with the digest of what was linked.
 #[derive(Debug, Default)]
-pub struct Linked(BTreeMap<String, (u64, DescriptorPool)>);
+pub struct Linked(BTreeMap<String, (u64, Names)>);
 
 /// The schema bundles of all tables.
 #[derive(Debug, Clone)]
 pub struct Bundles {
     resources: Arc<Resources>,
+    /// Held by whoever has schemas linked: the largest take some 200 MB, and two of them are compared.
+    linking: Arc<Mutex<()>>,
+    /// Taken by requests that are for nothing else before they begin, so that those that wait leave the threads for what blocks to others.
+    turns: Arc<Semaphore>,
 }
 
 impl Bundles {
     /// Those among these resources.
     pub fn new(resources: Arc<Resources>) -> Self {
-        Self { resources }
+        Self { resources, linking: Arc::default(), turns: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// A turn at having schemas checked, to be held until they are.
+    pub async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        // It is never closed.
+        Arc::clone(&self.turns).acquire_owned().await.ok()
+    }
+
+    // There is nothing in it that a panic could leave half done.
+    fn linking(&self) -> MutexGuard<'_, ()> {
+        self.linking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the bundles of tables that are gone for good: those of which `incarnation_of` gives another
@@ -101,6 +116,7 @@ impl Bundles {
     /// changes are kept from going on.
     pub fn schema(&self, bundle: &admin::SchemaBundle) -> Result<Schema> {
         let proto_descriptors = descriptors_of(bundle)?;
+        let _linking = self.linking();
         descriptors::link(&proto_descriptors)?;
         Ok(Schema { proto_descriptors, compared: None })
     }
@@ -108,6 +124,8 @@ impl Bundles {
     /// The same of one that is to replace what a table has, compared with that.
     pub fn compared(&self, table: &TableRecord, bundle: &admin::SchemaBundle) -> Result<Schema> {
         let proto_descriptors = descriptors_of(bundle)?;
+        // Until both are dropped.
+        let _linking = self.linking();
         let new = descriptors::link(&proto_descriptors)?;
         let name = &bundle.name;
         let before = self.resources.get::<BundleRecord>(name);
@@ -198,23 +216,24 @@ impl Bundles {
         of_table.take(limit).map(|(name, stored)| shown(name, stored)).collect()
     }
 
-    /// Links the schemas that types name of a table's bundles, each once: a large one takes a while, so this is done before
-    /// other changes are kept from going on. A bundle that is not there is left out.
+    /// Links the schemas that types name of a table's bundles, one after the other and each once, and looks what they have of what is named: a
+    /// large one takes a while, so this is done before other changes are kept from going on. A bundle that is not there is left out.
     pub fn link_named<'t>(
         &self,
         table: &TableRecord,
         types: impl Iterator<Item = &'t admin::Type>,
     ) -> Result<Linked> {
+        let mut of_bundles = BTreeMap::<_, Vec<_>>::new();
+        for (bundle, named) in types.flat_map(|of| named::in_type(Some(of))) {
+            of_bundles.entry(bundle).or_default().push(named);
+        }
         let mut linked = Linked::default();
-        for (bundle, _) in types.flat_map(|of| named::in_type(Some(of))) {
-            if linked.0.contains_key(bundle) {
-                continue;
-            }
-            let found = self.named(table, bundle);
-            if let Some(found) = found {
-                let pool = descriptors::link(&found.value.proto_descriptors)?;
-                linked.0.insert(bundle.to_owned(), (found.digest, pool));
-            }
+        for (bundle, named) in of_bundles {
+            let Some(found) = self.named(table, bundle) else { continue };
+            let _linking = self.linking();
+            let pool = descriptors::link(&found.value.proto_descriptors)?;
+            let names = Names::found(named, &pool);
+            linked.0.insert(bundle.to_owned(), (found.digest, names));
         }
         Ok(linked)
     }
@@ -248,10 +267,10 @@ impl Bundles {
                 )
             })?;
             let of_now = linked.0.get(bundle).filter(|(digest, _)| *digest == found.digest);
-            let Some((_, pool)) = of_now else {
+            let Some((_, names)) = of_now else {
                 return Err(changed_meanwhile(bundle));
             };
-            if !schema.is_in(pool) {
+            if !names.has(&schema) {
                 return Err(missing(format!("which has no {schema}")));
             }
         }
@@ -544,6 +563,17 @@ mod tests {
         bundles.replace(&table(1), one(FieldType::Int64), "", false).unwrap();
         assert_eq!(check(&many[0]), Err(Code::Aborted));
         assert!(bundles.link_named(&table(2), many.iter()).unwrap().0.is_empty());
+    }
+
+    #[tokio::test]
+    async fn one_request_at_a_time_has_its_schema_checked() {
+        let bundles = bundles();
+        let others = bundles.clone();
+        let first = bundles.turn().await;
+        let mut second = std::pin::pin!(others.turn());
+        assert!(futures::poll!(&mut second).is_pending());
+        drop(first);
+        assert!(second.await.is_some());
     }
 
     #[test]

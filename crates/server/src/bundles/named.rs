@@ -55,6 +55,21 @@ impl Names {
         }
     }
 
+    /// Those of these that a schema has.
+    pub(super) fn found<'n>(
+        named: impl IntoIterator<Item = Named<'n>>,
+        pool: &DescriptorPool,
+    ) -> Self {
+        let mut found = Self::default();
+        for named in named.into_iter().filter(|named| named.is_in(pool)) {
+            match named {
+                Named::Message(name) => found.messages.insert(name.to_owned()),
+                Named::Enum(name) => found.enums.insert(name.to_owned()),
+            };
+        }
+        found
+    }
+
     pub(super) fn has(&self, named: &Named<'_>) -> bool {
         match *named {
             Named::Message(name) => self.messages.contains(name),

@@ -23,7 +23,8 @@ use tepui_bigtable::parts::{self, Shape};
 use super::descriptors::bad;
 
 /// Fields of the definitions of a bundle that have a length, at most, however deep: those that define something, and their names. A schema of fifty
-/// thousand fields, in descriptors of 2 to 3 MB. Two bytes each as they come, they are a kilobyte once linked: 100 to 200 MB in all.
+/// thousand fields has as many, in descriptors of 2 to 3 MB. A message and its name, eight bytes as they come, are nearly a kilobyte once linked:
+/// 90 MB in all, and more with long names.
 const FIELDS_MAX: usize = 200_000;
 
 /// What counts: files with their imports, messages, enums, services and extensions, and all in these. Options of files and source info are not

@@ -25,8 +25,10 @@ impl TableAdminService {
         let name = names::new_schema_bundle(&request.parent, &request.schema_bundle_id);
         let name = name.map_err(|error| from_error(&error))?;
         let bundle = request.schema_bundle.ok_or_else(|| invalid("schema_bundle must be set"))?;
+        let turn = self.bundles.turn().await;
         let change = self.change(move |service, times| {
             let schema = service.bundles.schema(&bundle)?;
+            drop(turn);
             service.operations.change(|change| {
                 let table = service.tables.get(&request.parent)?;
                 let bundle = service.bundles.create(change, &table.record, &name, schema)?;
@@ -50,6 +52,7 @@ impl TableAdminService {
         let bundle = request.schema_bundle.ok_or_else(|| invalid("schema_bundle must be set"))?;
         let table = table_of("schema_bundle.name", &bundle.name)?;
         check_mask(request.update_mask.as_ref())?;
+        let turn = self.bundles.turn().await;
         let change = self.change(move |service, times| {
             let bundles = &service.bundles;
             let schema = if request.ignore_warnings {
@@ -57,6 +60,7 @@ impl TableAdminService {
             } else {
                 bundles.compared(&service.tables.get(&table)?.record, &bundle)?
             };
+            drop(turn);
             service.operations.change(|change| {
                 let table = service.tables.get(&table)?;
                 let (name, etag) = (&bundle.name, &bundle.etag);
