@@ -17,7 +17,7 @@ use prost_types::{
     DescriptorProto, EnumDescriptorProto, EnumOptions, FieldDescriptorProto, FileDescriptorProto,
     ServiceDescriptorProto,
 };
-use tepui_bigtable::error::Result;
+use tepui_bigtable::error::{Error, Result};
 use tepui_bigtable::parts::{self, Shape};
 
 use super::descriptors::bad;
@@ -150,12 +150,15 @@ fn plain(file: File, room: &mut Room) -> Result<FileDescriptorProto> {
     Ok(file)
 }
 
-/// Refuses what the linker does not know, on some of which it panics.
+/// Refuses what the linker does not know, on some of which it panics. `UNIMPLEMENTED` for editions, which protoc calls a syntax.
 fn check_syntax(file: &FileDescriptorProto) -> Result<()> {
+    let name = file.name();
     match file.syntax() {
         "" | "proto2" | "proto3" => Ok(()),
+        "editions" => Err(Error::unimplemented(format!(
+            "file {name:?} has an edition; editions are not supported: write it in proto2 or proto3"
+        ))),
         other => {
-            let name = file.name();
             Err(bad(format_args!("file {name:?} has the syntax {other:?}; use proto2 or proto3")))
         }
     }
@@ -461,6 +464,27 @@ mod tests {
         assert_eq!(found.default_value().number(), 0);
         refused(&of(None, &[0, 7, 0]), "number");
         refused(&of(None, &[-1, 0]), "first");
+    }
+
+    #[test]
+    fn editions_are_not_supported_and_the_error_says_so() {
+        let of = |syntax: &str| {
+            let message =
+                DescriptorProto { name: Some("M".to_owned()), ..DescriptorProto::default() };
+            set(FileDescriptorProto {
+                name: Some("m.proto".to_owned()),
+                message_type: vec![message],
+                syntax: Some(syntax.to_owned()),
+                ..FileDescriptorProto::default()
+            })
+        };
+        let error = link(&of("editions")).unwrap_err();
+        assert_eq!(error.kind(), Code::Unimplemented);
+        assert!(error.message().contains("\"m.proto\" has an edition"), "{error}");
+        refused(&of("proto4"), "use proto2 or proto3");
+        for syntax in ["proto2", "proto3", ""] {
+            link(&of(syntax)).unwrap();
+        }
     }
 
     #[test]
