@@ -12,7 +12,7 @@
 //! The start and the end of an operation are commits of the catalog ([`Resources`]); what it tells of its progress in
 //! between is in memory. Most operations are finished at once, and are one commit with the change that they tell of
 //! ([`Operations::change`], and [`Operations::beside`] for tables); so is the start of one with what it needs
-//! ([`Operations::start_with`]).
+//! ([`Operations::start_with`]), and the end of one with what it makes ([`Handle::end_within`]).
 //!
 //! A client may ask for the end of an operation under way ([`Operations::cancel`]), and so does who deletes the instance of whose tables it
 //! makes one ([`Operations::abort_within`]). That is kept with it, as the result of an operation that is not done, and shown to nobody;
@@ -84,6 +84,15 @@ impl Finished {
         let (metadata, response) = (any(metadata.0, metadata.1), any(response.0, response.1));
         Self { resource: resource.to_owned(), metadata, response }
     }
+
+    fn operation(self, id: u64) -> Operation {
+        Operation {
+            name: name(&self.resource, id),
+            metadata: Some(self.metadata),
+            done: true,
+            result: Some(operation::Result::Response(self.response)),
+        }
+    }
 }
 
 impl Operations {
@@ -130,15 +139,19 @@ impl Operations {
         beside: Vec<MetaChange>,
     ) -> Result<(u64, Operation)> {
         let id = self.next_id();
-        let Finished { resource, metadata, response } = finished;
-        let operation = Operation {
-            name: name(&resource, id),
-            metadata: Some(metadata),
-            done: true,
-            result: Some(operation::Result::Response(response)),
-        };
+        let operation = finished.operation(id);
         self.keep(&mut change, id, operation.clone())?;
         Ok((change.commit(beside)?, operation))
+    }
+
+    /// Within a change: keeps an operation that is done, and whose client has to ask for it by its name; `None` where there is no room for it.
+    pub fn keep_done(&self, change: &mut Change<'_>, finished: Finished) -> Result<Option<String>> {
+        let id = self.next_id();
+        let operation = finished.operation(id);
+        let name = operation.name.clone();
+        self.will_be_asked_about(id);
+        self.keep(change, id, operation)?;
+        Ok(change.get::<Operation>(&key(id)).map(|_| name))
     }
 
     /// Starts an operation on `resource`, durably. Blocks.
@@ -247,7 +260,10 @@ impl Operations {
         let gone = Error::aborted(format!("{instance:?} was deleted while this was under way"));
         for (id, _) in under_way {
             change.update(&key(id), |operation: &mut Operation| {
-                operation.result = Some(operation::Result::Error(status::of_entry(&gone)));
+                // What has made its table is done, though nobody was told yet.
+                if !operation.done {
+                    operation.result = Some(operation::Result::Error(status::of_entry(&gone)));
+                }
                 Ok(())
             })?;
         }
@@ -348,12 +364,24 @@ impl Operations {
         ended.keys().copied().collect()
     }
 
+    /// An operation ends, of which clients were told before. To be called before it can be seen as done: one that nobody asks about may
+    /// go at once.
+    fn will_be_asked_about(&self, id: u64) {
+        self.lock().ended.insert(id, self.clock.monotonic_micros());
+    }
+
     /// Ends an operation, durably.
     fn end(&self, name: &str, result: Result<Any>) -> Result<Operation> {
         let id = id_of(name).ok_or_else(|| missing(name))?;
+        let stored = self.resources.get::<Operation>(&key(id));
+        if let Some(done) = stored.filter(|stored| stored.value.done) {
+            // Within the change that it made ([`Handle::end_within`]).
+            self.lock().running.remove(&id);
+            self.ended.send_replace(());
+            return Ok(done.value.clone());
+        }
         let told = self.lock().running.get(&id).cloned().flatten();
-        // Before it can be seen as done: one that nobody asks about may go at once.
-        self.lock().ended.insert(id, self.clock.monotonic_micros());
+        self.will_be_asked_about(id);
         let mut done = None;
         let ended = self.resources.update(&key(id), |operation: &mut Operation| {
             operation.metadata = told.or_else(|| operation.metadata.take());
@@ -403,14 +431,15 @@ impl Operations {
 
     /// The operation with what it told of itself last.
     fn as_of_now(&self, id: u64, stored: &Operation) -> Operation {
-        if stored.done {
+        let state = self.lock();
+        // One that ended with what it made is under way until that can be seen, too.
+        if stored.done && !state.running.contains_key(&id) {
             return stored.clone();
         }
-        let state = self.lock();
         if let Some(ended) = state.unwritten.get(&id) {
             return ended.clone();
         }
-        let mut operation = Operation { result: None, ..stored.clone() };
+        let mut operation = Operation { result: None, done: false, ..stored.clone() };
         if let Some(Some(metadata)) = state.running.get(&id) {
             operation.metadata = Some(metadata.clone());
         }
@@ -472,6 +501,19 @@ impl Handle {
             Some(_) => Err(cancelled()),
             None => Ok(()),
         }
+    }
+
+    /// Within a change: ends it with this, in one commit with what it makes, so that a start never finds the one without the other. Clients
+    /// see the end once it is [finished](Self::finish), which has nothing left to write then.
+    pub fn end_within(&self, change: &mut Change<'_>, metadata: Any, response: Any) -> Result<()> {
+        self.operations.will_be_asked_about(self.id);
+        let ended = change.update(&key(self.id), |operation: &mut Operation| {
+            operation.metadata = Some(metadata);
+            operation.done = true;
+            operation.result = Some(operation::Result::Response(response));
+            Ok(())
+        });
+        ended.map(drop)
     }
 
     /// Ends it, durably, with the metadata that was told last. Blocks.

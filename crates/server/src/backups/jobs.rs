@@ -18,6 +18,8 @@ use crate::api::admin::encryption_info::EncryptionType;
 use crate::api::admin::table::View;
 use crate::api::longrunning::Operation;
 use crate::catalog::may_be_durable;
+use crate::catalog::record::TableRecord;
+use crate::catalog::resources::Change;
 use crate::limits::{BACKUP_JOB_RETRY, BACKUP_JOBS_MAX};
 use crate::names;
 use crate::operations::{Finished, Handle, any};
@@ -324,12 +326,13 @@ impl Backups {
         Ok(operation)
     }
 
-    /// Creates the table of a restore from its `source`, which is kept until then even if it is deleted. One that is resumed
-    /// has to find its source first, and the table may have been created already.
+    /// Creates the table of a restore from its `source`, which is kept until then even if it is deleted. One that is resumed has to find it
+    /// first. The table and the end of the operation are one commit: one that is not done has made no table, and one that is done is not
+    /// done again, whatever has become of the table since.
     fn restore_now(
         &self,
         handle: &Handle,
-        mut metadata: admin::RestoreTableMetadata,
+        metadata: admin::RestoreTableMetadata,
         source: Option<(BackupRecord, Arc<Backup>)>,
     ) -> Result<prost_types::Any> {
         let Some(admin::restore_table_metadata::SourceInfo::BackupInfo(info)) =
@@ -337,58 +340,58 @@ impl Backups {
         else {
             return Err(Error::internal("a restore without a backup"));
         };
+        let source = source.map_or_else(|| self.ready_still(&info), Ok);
         let restore_info = admin::RestoreInfo {
             source_type: metadata.source_type,
-            source_info: Some(admin::restore_info::SourceInfo::BackupInfo(info.clone())),
+            source_info: Some(admin::restore_info::SourceInfo::BackupInfo(info)),
         };
-        let done = self.tables.get(&metadata.name).ok().filter(|entry| {
-            source.is_none() && entry.record.restore_info.as_ref() == Some(&restore_info)
-        });
-        let source = source.map_or_else(|| self.ready_still(&info), Ok);
-        let kind = source.as_ref().map_or(BackupType::Standard, |(of, _)| kind_of(&of.shown()));
-        let instance = names::instance_of(&metadata.name);
-        let entry = match done {
-            Some(entry) => entry,
-            None => {
-                self.instances.check(instance)?;
-                handle.check_cancelled()?;
-                let (record, backup) = source?;
-                let table = record.table.unwrap_or_default();
-                // Within a change, so that the instance stays and nobody cancels until the table is there.
-                let allowed = || {
-                    let change = self.resources.begin();
-                    self.instances.check(instance)?;
-                    handle.check_cancelled().map(|()| change)
-                };
-                self.tables.restore(&metadata.name, table, restore_info, &backup, allowed)?
-            }
+        let name = metadata.name.clone();
+        let instance = names::instance_of(&name);
+        self.instances.check(instance)?;
+        handle.check_cancelled()?;
+        let (record, backup) = source?;
+        let kind = kind_of(&record.shown());
+        // Within a change, so that the instance stays and nobody cancels until the table is there.
+        let allowed = || {
+            let change = self.resources.begin();
+            self.instances.check(instance)?;
+            handle.check_cancelled().map(|()| change)
         };
-        // Nothing remains to be done to the table of a standard backup, either; but clients wait for
-        // the operation that says so. On hard disks the service optimizes nothing, and names none.
+        let commit = |mut change: Change<'_>, record: &TableRecord, entry| {
+            let response = self.end_restore(&mut change, handle, metadata, kind, record)?;
+            Ok((change.commit(vec![entry])?, response))
+        };
+        let table = record.table.unwrap_or_default();
+        self.tables.restore(&name, table, restore_info, &backup, allowed, commit)
+    }
+
+    /// Within the change that makes the table of a restore: ends its operation; the operation's response.
+    fn end_restore(
+        &self,
+        change: &mut Change<'_>,
+        handle: &Handle,
+        mut metadata: admin::RestoreTableMetadata,
+        kind: BackupType,
+        record: &TableRecord,
+    ) -> Result<prost_types::Any> {
         let started =
             metadata.progress.and_then(|p| p.start_time).as_ref().map_or(0, times::micros);
         let finished = progress(started, Some(self.env.clock.now_micros()));
+        // Nothing remains to be done to the table of a standard backup, either; but clients wait for
+        // the operation that says so. On hard disks the service optimizes nothing, and names none.
+        let instance = names::instance_of(&record.name);
         if kind == BackupType::Standard && !self.instances.is_on_hard_disks(instance) {
-            let name = metadata.name.clone();
+            let name = record.name.clone();
             let optimized = admin::OptimizeRestoredTableMetadata { name, progress: Some(finished) };
-            // Begun and ended, since clients ask for it by its name. The table is there without it, too.
-            let begun = self.operations.start(&metadata.name, any(OPTIMIZE_TYPE, &optimized));
-            let ended = begun.and_then(|begun| {
-                let name = begun.name().to_owned();
-                begun.finish(Ok(any(EMPTY_TYPE, &()))).map(|_| name)
-            });
-            match ended {
-                Ok(name) => metadata.optimize_table_operation_name = name,
-                Err(error) => tracing::warn!(
-                    table = metadata.name,
-                    %error,
-                    "cannot keep the operation that says that nothing remains to be done"
-                ),
-            }
+            let done = Finished::new(&record.name, (OPTIMIZE_TYPE, &optimized), (EMPTY_TYPE, &()));
+            // The table is there without it, too.
+            let name = self.operations.keep_done(change, done)?;
+            metadata.optimize_table_operation_name = name.unwrap_or_default();
         }
         metadata.progress = Some(finished);
-        handle.progress(any(RESTORE_TYPE, &metadata));
-        Ok(any(TABLE_TYPE, &views::table(&entry.record, View::SchemaView, Vec::new)))
+        let response = any(TABLE_TYPE, &views::table(record, View::SchemaView, Vec::new));
+        handle.end_within(change, any(RESTORE_TYPE, &metadata), response.clone())?;
+        Ok(response)
     }
 
     /// Goes on with what the end of the last server interrupted. Blocks for as long as that takes to begin.

@@ -235,19 +235,20 @@ impl<H: Host> Catalog<H> {
         // Before other changes are kept from going on: there may be many.
         self.create_tablets(ranges, &mut record).inspect_err(|_| self.drop_tablets(&record))?;
         let _allowed = allowed().inspect_err(|_| self.drop_tablets(&record))?;
-        self.insert(record)
+        self.insert(record, |_, entry| self.alone(entry)).map(|(entry, ())| entry)
     }
 
-    /// Creates a table that holds what a backup does, with the schema of `from`. Blocks. What `allowed` returns is held
-    /// until the table is there.
-    pub fn restore<A>(
+    /// Creates a table that holds what a backup does, with the schema of `from`. Blocks. What `allowed` returns is held until `commit`
+    /// gets it, which makes the table durable as in [`Self::update_with`].
+    pub fn restore<A, T>(
         &self,
         name: &str,
         from: TableRecord,
         restore_info: admin::RestoreInfo,
         backup: &Backup,
         allowed: impl FnOnce() -> Result<A>,
-    ) -> Result<Arc<Entry<H::Table>>> {
+        commit: impl FnOnce(A, &TableRecord, MetaChange) -> Result<(u64, T)>,
+    ) -> Result<T> {
         let from = from.modern();
         let mut record = TableRecord {
             name: name.to_owned(),
@@ -262,8 +263,9 @@ impl<H: Host> Catalog<H> {
         // Before other changes are kept from going on: many files may have to be opened.
         let tablets = self.host.restore_backup(backup)?;
         record.tablets = tablets.into_iter().map(|id| id.0).collect();
-        let _allowed = allowed().inspect_err(|_| self.drop_tablets(&record))?;
-        self.insert(record)
+        let allowed = allowed().inspect_err(|_| self.drop_tablets(&record))?;
+        let commit = |record: &TableRecord, entry| commit(allowed, record, entry);
+        self.insert(record, commit).map(|(_, with_it)| with_it)
     }
 
     fn check_free(&self, name: &str) -> Result<()> {
@@ -276,7 +278,11 @@ impl<H: Host> Catalog<H> {
 
     /// Makes a new table of a record whose tablets are there. Of a failure no tablet is left, unless it may be found at
     /// the next start that there was none.
-    fn insert(&self, record: TableRecord) -> Result<Arc<Entry<H::Table>>> {
+    fn insert<T>(
+        &self,
+        record: TableRecord,
+        commit: impl FnOnce(&TableRecord, MetaChange) -> Result<(u64, T)>,
+    ) -> Result<(Arc<Entry<H::Table>>, T)> {
         let _changing = self.change();
         let name = record.name.clone();
         let replaced = self.read().deleted.get(&name).map(Arc::clone);
@@ -290,11 +296,12 @@ impl<H: Host> Catalog<H> {
         });
         let mut entry = opened.inspect_err(|_| self.drop_tablets(&record))?;
         let change = store::put(&entry.record, replaced.as_ref().map(|e| e.revision));
-        entry.revision = self.store.commit(change).inspect_err(|error| {
+        let (revision, with_it) = commit(&entry.record, change).inspect_err(|error| {
             if !may_be_durable(error) {
                 self.drop_tablets(&record);
             }
         })?;
+        entry.revision = revision;
         let entry = Arc::new(entry);
         {
             let mut tables = self.write();
@@ -309,7 +316,7 @@ impl<H: Host> Catalog<H> {
             self.drop_tablets(&replaced.record);
         }
         tracing::info!(table = name, tablets = entry.record.tablets.len(), "table created");
-        Ok(entry)
+        Ok((entry, with_it))
     }
 
     /// Changes a table's record by `change`, which sees the present one. Blocks.

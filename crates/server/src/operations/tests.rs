@@ -93,6 +93,33 @@ fn an_interrupted_operation_is_resumed_or_ends_as_aborted() {
 }
 
 #[test]
+fn an_end_that_is_one_commit_with_what_was_made_is_told_once_that_can_be_seen() {
+    let meta = Arc::<MemoryMeta>::default();
+    let operations = over(&meta);
+    let handle = operations.start(RESOURCE, told("begun")).unwrap();
+    let name = handle.name().to_owned();
+    let end = |change: &mut Change<'_>| handle.end_within(change, told("end"), told("result"));
+    meta.disk_is_full.store(true, std::sync::atomic::Ordering::Relaxed);
+    operations.resources.change(end).unwrap_err();
+    meta.disk_is_full.store(false, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(over(&meta).interrupted().len(), 1);
+    operations.resources.change(end).unwrap();
+    assert!(!operations.get(&name).unwrap().done);
+    operations.cancel(&name).unwrap();
+    let mut change = operations.resources.begin();
+    operations.abort_within(&mut change, "projects/p/instances/i").unwrap();
+    change.commit(Vec::new()).unwrap();
+    // Whatever becomes of its thread, and though the disk takes nothing more.
+    meta.disk_is_full.store(true, std::sync::atomic::Ordering::Relaxed);
+    drop(handle);
+    let done = operations.get(&name).unwrap();
+    assert!(done.done);
+    assert_eq!(done.metadata, Some(told("end")));
+    assert_eq!(done.result, Some(operation::Result::Response(told("result"))));
+    assert_eq!(over(&meta).get(&name).unwrap(), done);
+}
+
+#[test]
 fn an_operation_that_is_given_up_ends_as_aborted() {
     let operations = operations();
     let handle = operations.start(RESOURCE, told("begun")).unwrap();
