@@ -6,6 +6,7 @@ import threading
 import time
 
 import grpc
+import pytest
 from google.cloud.bigtable_admin_v2.types import bigtable_table_admin as admin
 from google.cloud.bigtable_admin_v2.types import table as tables
 from google.cloud.bigtable_v2.types import bigtable as messages
@@ -153,6 +154,8 @@ class Killed:
         return operation
 
 
+# Each operation has a deadline of its own.
+@pytest.mark.timeout(900)
 def test_a_backup_and_a_restore_that_the_server_is_killed_in_are_whole_or_absent(make_server):
     server = make_server(env={"TEPUI_ENGINE_MEMTABLE_BYTES": "1MiB", "TEPUI_LOG_SEGMENT_BYTES": "1MiB"})
     load = Load()

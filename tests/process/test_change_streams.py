@@ -12,6 +12,7 @@ import threading
 import time
 
 import grpc
+import pytest
 from google.cloud.bigtable.data import SetCell
 from google.cloud.bigtable_admin_v2.types import bigtable_table_admin as admin
 from google.cloud.bigtable_admin_v2.types import table as tables
@@ -233,6 +234,8 @@ def consume_into(path, host, partition, start):
             os.write(file.fileno(), json.dumps(line).encode() + b"\n")
 
 
+# It has deadlines of its own, each as long as a test commonly has.
+@pytest.mark.timeout(600)
 def test_a_consumer_process_killed_twenty_times_goes_on_from_what_it_has_written_down(make_server, tmp_path):
     server = make_server(env={"TEPUI_ENGINE_MEMTABLE_BYTES": "1MiB", "TEPUI_LOG_SEGMENT_BYTES": "1MiB"})
     host = server.start()
@@ -280,6 +283,7 @@ def test_a_consumer_process_killed_twenty_times_goes_on_from_what_it_has_written
     server.stop()
 
 
+@pytest.mark.timeout(600)
 def test_a_consumer_killed_twenty_times_under_load_sees_every_change_once_and_in_order(make_server, open_table):
     # Small memtables and segments: what the consumer reads moves from memory to the log and into files meanwhile.
     server = make_server(env={"TEPUI_ENGINE_MEMTABLE_BYTES": "1MiB", "TEPUI_LOG_SEGMENT_BYTES": "1MiB"})
