@@ -1,31 +1,46 @@
 """What can be seen of a server from outside while it runs."""
 
-import socket
+import os
+import pathlib
+import re
 import time
 import urllib.request
+
+import pytest
 
 # Until a server has done what it is waited for: flushes and compactions of a few megabytes, on a busy machine.
 WAIT_S = 60
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+# Metrics on a free port, which the log tells of.
+SERVE_METRICS = {"TEPUI_METRICS_LISTEN": "127.0.0.1:0"}
 
 
-def metrics(address):
+def skip(why):
+    """Skips a test that this system does not allow, where whoever runs it says so by TEPUI_TESTS_MAY_SKIP=1; fails it elsewhere."""
+    if os.environ.get("TEPUI_TESTS_MAY_SKIP"):
+        pytest.skip(why)
+    pytest.fail(f"{why}: not tested (TEPUI_TESTS_MAY_SKIP=1 allows that)")
+
+
+def metrics_address(server):
+    """HOST:PORT of the metrics of a server that runs with SERVE_METRICS: it logs that before it is ready."""
+    log = pathlib.Path(server.log_path).read_text()
+    return re.findall(r"serving metrics address=(\S+)", log)[-1]
+
+
+def metrics(server):
     """The samples of a scrape: name with labels -> value."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://{address}/metrics", timeout=30) as answer:
+    with opener.open(f"http://{metrics_address(server)}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
     return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if not line.startswith("#")}
 
 
-def await_metrics(address, is_so):
+def await_metrics(server, is_so):
     """The first scrape of which `is_so` is true."""
     deadline = time.monotonic() + WAIT_S
-    while not is_so(figures := metrics(address)):
+    while not is_so(figures := metrics(server)):
         assert time.monotonic() < deadline, figures
         time.sleep(0.1)
     return figures

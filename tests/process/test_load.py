@@ -15,7 +15,7 @@ from google.cloud.bigtable_v2.types import bigtable as messages
 from google.cloud.bigtable_v2.types import data
 from google.rpc import error_details_pb2, status_pb2
 
-from observe import free_port, metrics
+from observe import SERVE_METRICS, metrics, skip
 
 KIB, MIB = 1 << 10, 1 << 20
 TABLE = "projects/p/instances/i/tables/t"
@@ -105,11 +105,10 @@ def resident(server, field="VmHWM"):
 
 @pytest.fixture
 def small(make_server, open_table):
-    """A server with a small budget of memory, an empty table, and its endpoint of metrics."""
-    address = f"127.0.0.1:{free_port()}"
-    server = make_server(env={"TEPUI_MEMORY": f"{BUDGET // MIB}MiB", "TEPUI_METRICS_LISTEN": address})
+    """A server with a small budget of memory and an empty table."""
+    server = make_server(env={"TEPUI_MEMORY": f"{BUDGET // MIB}MiB", **SERVE_METRICS})
     open_table(server.start())
-    return server, address
+    return server
 
 
 def in_threads(*works):
@@ -133,7 +132,7 @@ def in_threads(*works):
 
 @pytest.mark.timeout(600)
 def test_memory_stays_in_its_budget_under_writes_scans_and_clients_that_do_not_read(small, connect):
-    server, address = small
+    server = small
     stop = threading.Event()
     written, refused, without_hint, slowest = [], [], [], []
     noise = random.Random(1).randbytes(8 * MIB)
@@ -218,7 +217,7 @@ def test_memory_stays_in_its_budget_under_writes_scans_and_clients_that_do_not_r
             stop.set()
 
     in_threads(writers, scan, scan, *[stall] * 5, cancel, others)
-    figures = metrics(address)
+    figures = metrics(server)
     assert len(written) == 3 * 30 * 40
     assert not without_hint
     peak = resident(server)
@@ -233,7 +232,7 @@ def test_memory_stays_in_its_budget_under_writes_scans_and_clients_that_do_not_r
 
 @pytest.mark.timeout(600)
 def test_large_requests_at_once_take_turns_and_those_that_never_fit_are_refused(small, connect):
-    server, address = small
+    server = small
     sizes = [8 * MIB] * 24 + [250 * MIB] * 2
     outcomes, stop, others = [], threading.Event(), []
 
@@ -273,14 +272,14 @@ def test_large_requests_at_once_take_turns_and_those_that_never_fit_are_refused(
     assert outcomes.count((250 * MIB, grpc.StatusCode.INVALID_ARGUMENT)) == 2, outcomes
     assert len(others) > 3
     assert resident(server) <= RESIDENT_MAX
-    figures = metrics(address)
+    figures = metrics(server)
     assert figures['tepui_refused_total{reason="request_too_large"}'] == 2
     assert figures['tepui_memory_bytes{part="requests"}'] == 0
     server.stop()
 
 
 def test_requests_that_are_begun_and_never_ended_do_not_keep_others_out(small, connect):
-    server, address = small
+    server = small
     client = connect(server.host)
     client.mutate_row(put("r", b"v"), timeout=30)
     import socket
@@ -307,9 +306,9 @@ def test_requests_that_are_begun_and_never_ended_do_not_keep_others_out(small, c
     for _ in range(50):
         client.mutate_row(put("r", b"v"), timeout=30)
     deadline = time.monotonic() + 60
-    while metrics(address)['tepui_refused_total{reason="request_stalled"}'] < 1 and time.monotonic() < deadline:
+    while metrics(server)['tepui_refused_total{reason="request_stalled"}'] < 1 and time.monotonic() < deadline:
         time.sleep(0.2)
-    figures = metrics(address)
+    figures = metrics(server)
     assert figures['tepui_refused_total{reason="request_stalled"}'] >= 1
     for raw in held:
         raw.close()
@@ -318,34 +317,34 @@ def test_requests_that_are_begun_and_never_ended_do_not_keep_others_out(small, c
 
 @pytest.fixture
 def busy(make_server):
-    """A server that is soon behind, and its endpoint of metrics."""
-    address = f"127.0.0.1:{free_port()}"
+    """A server that is soon behind."""
     # Memtables that a few requests fill, and a disk that takes little: level 0 and memory come to their limits within seconds.
     env = {
-        "TEPUI_MEMORY": f"{BUDGET // MIB}MiB", "TEPUI_METRICS_LISTEN": address,
+        "TEPUI_MEMORY": f"{BUDGET // MIB}MiB", **SERVE_METRICS,
         "TEPUI_ENGINE_MEMTABLE_BYTES": "1MiB", "TEPUI_ENGINE_MEMTABLES_TOTAL_BYTES": "4MiB",
         "TEPUI_ENGINE_BACKGROUND_BYTES_PER_SECOND": "4MiB",
     }
     server = make_server(env=env)
     server.start()
-    return server, address
+    return server
 
 
-def shed(address):
+def shed(server):
     """Requests that a server has refused."""
-    return sum(v for name, v in metrics(address).items() if name.startswith("tepui_refused_total"))
+    return sum(v for name, v in metrics(server).items() if name.startswith("tepui_refused_total"))
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go toolchain")
 def test_the_go_client_gets_through_refusals(busy):
-    server, address = busy
+    if shutil.which("go") is None:
+        skip("there is no Go toolchain")
+    server = busy
     go = pathlib.Path(__file__).resolve().parents[1] / "clients" / "go"
     env = {**os.environ, "BIGTABLE_EMULATOR_HOST": server.host}
     command = ["go", "test", "-count=1", "-run", "TestWritesGetThroughRefusals", "."]
     done = subprocess.run(command, cwd=go, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert shed(address) > 0, "the server was never asked for too much"
+    assert shed(server) > 0, "the server was never asked for too much"
     server.stop()
 
 
@@ -355,7 +354,7 @@ def test_the_python_client_gets_through_refusals_and_sees_when_to_come_back(busy
     from google.cloud.bigtable.data import RowMutationEntry, SetCell
     from google.cloud.bigtable.data.exceptions import MutationsExceptionGroup
 
-    server, address = busy
+    server = busy
     table = open_table(server.host)
     noise = random.Random(2).randbytes(4 * MIB)
 
@@ -370,7 +369,7 @@ def test_the_python_client_gets_through_refusals_and_sees_when_to_come_back(busy
             table.bulk_mutate_rows(rows, operation_timeout=120, retryable_errors=retried)
 
     in_threads(*(lambda w=w: write(w) for w in range(4)))
-    assert shed(address) > 0, "the server was never asked for too much"
+    assert shed(server) > 0, "the server was never asked for too much"
     written = sum(len(m.chunks) for m in Client(server.host).read_rows(read(filter=data.RowFilter(strip_value_transformer=True))))
     assert written == 4 * 40 * 20
 

@@ -1,6 +1,8 @@
 """What an operator meets: starting, stopping, damage and a full disk, on the real binary."""
 
 import contextlib
+import itertools
+import json
 import os
 import pathlib
 import random
@@ -18,14 +20,17 @@ from google.cloud import bigtable
 from google.cloud.bigtable.data import ReadRowsQuery, RowMutationEntry, SetCell
 
 from harness import STOP_SECONDS_MAX, ServerError
-from observe import await_metrics, free_port, metrics
+from observe import SERVE_METRICS, await_metrics, metrics, metrics_address, skip
 
 KIB = 1 << 10
 
 
 def run(server, *arguments):
-    """Runs the binary to its end: (exit code, all that it printed)."""
-    done = subprocess.run([server.binary, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    """Runs the binary to its end, with the environment of a server: (exit code, all that it printed)."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("TEPUI_")}
+    done = subprocess.run(
+        [server.binary, *arguments], capture_output=True, text=True, timeout=60, check=False, env={**clean, **server.env}
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -92,30 +97,31 @@ def test_other_machines_are_refused_unless_the_configuration_says_otherwise(make
 def test_sigterm_under_load_ends_in_time_and_loses_nothing(make_server, open_table):
     server = make_server()
     table = open_table(server.start())
-    acknowledged, enough, stop = [], threading.Event(), threading.Event()
+    acknowledged, enough, stopping = [], threading.Event(), threading.Event()
 
     def work(worker):
-        number = 0
-        while not stop.is_set():
+        for number in itertools.count():
             key = f"w{worker}-{number:06}"
             try:
-                table.mutate_row(key, SetCell("f", "q", key, timestamp_micros=1000), operation_timeout=1)
+                table.mutate_row(key, SetCell("f", "q", key, timestamp_micros=1000), operation_timeout=10, retryable_errors=[])
             except exceptions.GoogleAPICallError:
-                return  # refused, or cut off: not acknowledged
+                # Refused, or cut off: not acknowledged.
+                if stopping.is_set():
+                    return
+                continue
             acknowledged.append(key.encode())
-            number += 1
             if len(acknowledged) >= 200:
                 enough.set()
 
     workers = [threading.Thread(target=work, args=(w,)) for w in range(4)]
     for worker in workers:
         worker.start()
-    enough.wait(30)
+    was_enough = enough.wait(60)
+    stopping.set()
     server.stop()  # raises unless the server leaves with code 0 in 10 seconds
-    stop.set()
     for worker in workers:
         worker.join()
-    assert len(acknowledged) >= 200
+    assert was_enough, len(acknowledged)
     rows = {r.row_key for r in open_table(server.start()).read_rows(ReadRowsQuery())}
     assert not set(acknowledged) - rows
     server.stop()
@@ -179,6 +185,41 @@ def test_health_checks_hear_of_sigterm_before_the_connection_ends(make_server):
     assert server.process.wait(timeout=STOP_SECONDS_MAX) == 0
 
 
+def test_sigint_on_a_running_server_is_an_orderly_stop(make_server, open_table):
+    server = make_server()
+    fill(open_table(server.start()), 100)
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(timeout=STOP_SECONDS_MAX) == 0
+    # What was in memory is in a file by now.
+    assert list(pathlib.Path(server.data).rglob("*.sst"))
+    server.kill()
+    check_rows(open_table(server.start()), 100)
+    server.stop()
+
+
+@pytest.mark.parametrize(("first", "second"), [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM), (signal.SIGTERM, signal.SIGINT)])
+def test_a_second_signal_ends_the_server_at_once(make_server, open_table, first, second):
+    server = make_server()
+    table = open_table(server.start())
+    fill(table, 300, size=64 * KIB)
+    with grpc.insecure_channel(server.host) as channel:
+        # A read that its client does not go on with is under way, for which a stop waits for seconds. Field 1 of the request: the table.
+        name = b"projects/p/instances/i/tables/t"
+        read = channel.unary_stream("/google.bigtable.v2.Bigtable/ReadRows")(bytes([0x0A, len(name)]) + name)
+        next(read)
+        server.process.send_signal(first)
+        deadline = time.monotonic() + STOP_SECONDS_MAX
+        while "shutting down" not in server.log_tail():
+            assert time.monotonic() < deadline, server.log_tail()
+            time.sleep(0.01)
+        server.process.send_signal(second)
+        assert server.process.wait(timeout=STOP_SECONDS_MAX) == 130, server.log_tail()
+    assert "second signal" in server.log_tail()
+    server.kill()
+    check_rows(open_table(server.start()), 300, size=64 * KIB)
+    server.stop()
+
+
 def test_a_flipped_bit_in_an_sst_is_data_loss_for_its_rows_alone(make_server, open_table, scratch):
     server = make_server()
     fill(open_table(server.start()), 5000)
@@ -232,7 +273,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers(make_server, open_
     )
     try:
         if holder.stdout.readline().strip() != "ready":
-            pytest.skip("this system allows no mount in a namespace of one's own")
+            skip("this system allows no mount in a namespace of one's own")
         inside = ("nsenter", "-U", "-m", "--preserve-credentials", "-t", str(holder.pid))
         ballast = str(disk / "ballast")
         subprocess.run([*inside, "sh", "-c", f"head -c {16 << 20} /dev/zero > {ballast}"], check=True)
@@ -269,15 +310,14 @@ def _with_ulimit(limit):
 
 
 def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be(make_server, open_table, monkeypatch):
-    address = f"127.0.0.1:{free_port()}"
-    server = make_server(prefix=_with_ulimit("-Sn 256"), env={"TEPUI_METRICS_LISTEN": address})
+    server = make_server(prefix=_with_ulimit("-Sn 256"), env=SERVE_METRICS)
     host = server.start()
     limits = pathlib.Path(f"/proc/{server.process.pid}/limits").read_text()
     soft, hard = re.search(r"^Max open files +(\S+) +(\S+)", limits, re.MULTILINE).groups()
     assert soft == hard
     assert hard == "unlimited" or f"may have {hard} files open" in server.log_tail(), server.log_tail()
     if hard != "unlimited" and int(hard) < 2000:
-        pytest.skip("this system allows too few open files")
+        skip("this system allows too few open files")
     # Each tablet has a file of rows and a manifest, which the server holds open.
     monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", host)
     splits = [b"r%05d" % n for n in range(1, 300)]
@@ -288,14 +328,13 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be(make_server, open
     fill(table, 300)
     server.stop()
     table = open_table(server.start())
-    assert metrics(address)["tepui_open_files"] > 300
+    assert metrics(server)["tepui_open_files"] > 300
     check_rows(table, 300)
     server.stop()
 
 
 def test_more_connections_than_there_may_be_leave_the_server_what_it_writes_with(make_server, open_table):
-    address = f"127.0.0.1:{free_port()}"
-    env = {"TEPUI_METRICS_LISTEN": address, "TEPUI_ENGINE_MEMTABLE_BYTES": "4MiB", "TEPUI_LOG_SEGMENT_BYTES": "4MiB"}
+    env = {**SERVE_METRICS, "TEPUI_ENGINE_MEMTABLE_BYTES": "4MiB", "TEPUI_LOG_SEGMENT_BYTES": "4MiB"}
     server = make_server(prefix=_with_ulimit("-n 256"), env=env)
     table = open_table(server.start())
     assert "may have 256 files open, which is little" in server.log_tail()
@@ -304,15 +343,15 @@ def test_more_connections_than_there_may_be_leave_the_server_what_it_writes_with
     with contextlib.ExitStack() as crowd:
         for _ in range(400):
             crowd.enter_context(socket.create_connection((host, int(port)), timeout=30))
-        figures = await_metrics(address, lambda f: f["tepui_connections_refused_total"] >= 400 - 128)
+        figures = await_metrics(server, lambda f: f["tepui_connections_refused_total"] >= 400 - 128)
         assert figures["tepui_connections"] == figures["tepui_connections_max"] == 128
         assert figures["tepui_open_files_max"] == 256
         fill(table, 9_900, first=100)
-        figures = await_metrics(address, lambda f: f["tepui_flushes_total"] >= 2)
+        figures = await_metrics(server, lambda f: f["tepui_flushes_total"] >= 2)
         assert figures["tepui_open_files"] < 256
         assert figures['tepui_read_only{reason=""}'] == 0
     # Those that went make room for others.
-    await_metrics(address, lambda f: f["tepui_connections"] < 64)
+    await_metrics(server, lambda f: f["tepui_connections"] < 64)
     check_rows(open_table(server.host), 10_000)
     server.stop()
 
@@ -328,9 +367,64 @@ def test_config_check_names_an_unknown_key(make_server, scratch):
     assert code == 1 and "sink" in text
 
 
+def test_the_environment_names_the_file_where_the_flag_does_not(make_server, scratch):
+    named, flagged = scratch / "named.toml", scratch / "flagged.toml"
+    named.write_text('[metrics]\nlisten = "127.0.0.1:0"\n[log]\nsync = "11ms"\n')
+    flagged.write_text('[log]\nsync = "12ms"\n')
+    server = make_server(env={"TEPUI_CONFIG": str(named)})
+    code, text = run(server, "config", "check")
+    assert code == 0 and "11ms" in text, text
+    code, text = run(server, "config", "check", "--config", str(flagged))
+    assert code == 0 and "12ms" in text and "11ms" not in text, text
+    server.start()
+    assert metrics_address(server).startswith("127.0.0.1:")
+    server.stop()
+    server.env = {"TEPUI_CONFIG": str(scratch / "none.toml")}
+    with pytest.raises(ServerError, match="before it was ready"):
+        server.start()
+    assert "none.toml" in server.log_tail()
+
+
+def test_a_log_in_json_is_an_object_a_line(make_server):
+    # A variable that nobody knows is warned of by its name, whatever is in it.
+    server = make_server(env={"TEPUI_LOGGING_FORMAT": "json", 'TEPUI_NO"\nSUCH': "1"})
+    server.start()
+    server.stop()
+    lines = [json.loads(line) for line in pathlib.Path(server.log_path).read_text().splitlines()]
+    assert all(isinstance(line, dict) and line["level"] in ("INFO", "WARN") and line["timestamp"] for line in lines), lines
+    told = [line["message"] for line in lines]
+    assert "serving" in told and "shutting down" in told
+    assert any("NO" in message and "SUCH" in message for message in told)
+
+
+@pytest.mark.parametrize(("memory", "has_huge_pages"), [("2047MiB", "0"), ("2GiB", "1")])
+def test_a_server_with_little_memory_does_without_huge_pages(make_server, memory, has_huge_pages):
+    if not pathlib.Path("/sys/kernel/mm/transparent_hugepage").is_dir():
+        skip("this kernel has no huge pages")
+    server = make_server(env={"TEPUI_MEMORY": memory})
+    server.start()
+    status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+    assert re.search(r"^THP_enabled:\s*(\d)$", status, re.MULTILINE).group(1) == has_huge_pages
+    server.stop()
+
+
+def test_memory_that_memtables_take_counts_as_theirs(make_server, open_table):
+    server = make_server(env={**SERVE_METRICS, "TEPUI_MEMORY": "1GiB", "TEPUI_ENGINE_MEMTABLE_BYTES": "128MiB"})
+    table = open_table(server.start())
+    fill(table, 100)
+    before = metrics(server)
+    fill(table, 5_000, size=8 * KIB)
+    after = metrics(server)
+    memtables, other = (after[name] - before[name] for name in ('tepui_memory_bytes{part="memtables"}', 'tepui_memory_bytes{part="other"}'))
+    # What the requests and their answers leave in the allocator is little beside it.
+    assert memtables > 5_000 * 8 * KIB
+    assert other < memtables / 2
+    assert after["tepui_resident_memory_bytes"] > before["tepui_resident_memory_bytes"] + memtables / 2
+    server.stop()
+
+
 def test_a_tiered_table_stays_in_level_zero_over_a_restart_and_goes_down_once_it_is_leveled(make_server, open_table):
-    address = f"127.0.0.1:{free_port()}"
-    leveled = {"TEPUI_METRICS_LISTEN": address, "TEPUI_ENGINE_MEMTABLE_BYTES": "1MiB"}
+    leveled = {**SERVE_METRICS, "TEPUI_ENGINE_MEMTABLE_BYTES": "1MiB"}
     server = make_server(env={**leveled, "TEPUI_ENGINE_TIERED_TABLES": "*/tables/other,*/instances/i/tables/t"})
     rows = {}
 
@@ -350,19 +444,19 @@ def test_a_tiered_table_stays_in_level_zero_over_a_restart_and_goes_down_once_it
 
     table = open_table(server.start())
     overwrite(table, range(3))
-    merged = await_metrics(address, lambda f: f["tepui_compactions_total"] >= 1 and f["tepui_sublevels_max"] < 8)
+    merged = await_metrics(server, lambda f: f["tepui_compactions_total"] >= 1 and f["tepui_sublevels_max"] < 8)
     assert merged["tepui_flushes_total"] >= 8
     assert files(merged, [0]) >= 1 and files(merged, range(1, 7)) == 0, merged
     assert {r.row_key: r.cells[0].value for r in table.read_rows(ReadRowsQuery())} == rows
     server.stop()
     table = open_table(server.start())
     assert {r.row_key: r.cells[0].value for r in table.read_rows(ReadRowsQuery())} == rows
-    assert files(await_metrics(address, lambda f: files(f, [0]) >= 1), range(1, 7)) == 0
+    assert files(await_metrics(server, lambda f: files(f, [0]) >= 1), range(1, 7)) == 0
     server.stop()
     server.env = leveled
     table = open_table(server.start())
     overwrite(table, range(3, 5))
-    await_metrics(address, lambda f: files(f, range(1, 7)) >= 1)
+    await_metrics(server, lambda f: files(f, range(1, 7)) >= 1)
     assert {r.row_key: r.cells[0].value for r in table.read_rows(ReadRowsQuery())} == rows
     server.stop()
 
