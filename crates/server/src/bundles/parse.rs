@@ -416,7 +416,8 @@ mod tests {
         refused(&reserving(2), "ranges");
         let linked = link(&reserving(1)).unwrap();
         let message = linked.get_message_by_name("test.M").unwrap();
-        assert_eq!(message.reserved_ranges().collect::<Vec<_>>(), [5..2_000]);
+        let ranges: Vec<_> = message.reserved_ranges().collect();
+        assert!(matches!(ranges.as_slice(), [only] if *only == (5..2_000)), "{ranges:?}");
     }
 
     #[test]
