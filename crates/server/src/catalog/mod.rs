@@ -234,8 +234,12 @@ impl<H: Host> Catalog<H> {
         self.check_free(name)?;
         // Before other changes are kept from going on: there may be many.
         self.create_tablets(ranges, &mut record).inspect_err(|_| self.drop_tablets(&record))?;
-        let _allowed = allowed().inspect_err(|_| self.drop_tablets(&record))?;
-        self.insert(record, |_, entry| self.alone(entry)).map(|(entry, ())| entry)
+        let allowed = allowed().inspect_err(|_| self.drop_tablets(&record))?;
+        let mut unnamed = None;
+        let inserted = self.insert(record, &mut unnamed, |_, entry| self.alone(entry));
+        drop(allowed);
+        self.drop_unnamed(unnamed);
+        inserted.map(|(entry, ())| entry)
     }
 
     /// Creates a table that holds what a backup does, with the schema of `from`. Blocks. What `allowed` returns is held until `commit`
@@ -265,7 +269,10 @@ impl<H: Host> Catalog<H> {
         record.tablets = tablets.into_iter().map(|id| id.0).collect();
         let allowed = allowed().inspect_err(|_| self.drop_tablets(&record))?;
         let commit = |record: &TableRecord, entry| commit(allowed, record, entry);
-        self.insert(record, commit).map(|(_, with_it)| with_it)
+        let mut unnamed = None;
+        let inserted = self.insert(record, &mut unnamed, commit);
+        self.drop_unnamed(unnamed);
+        inserted.map(|(_, with_it)| with_it)
     }
 
     fn check_free(&self, name: &str) -> Result<()> {
@@ -276,11 +283,12 @@ impl<H: Host> Catalog<H> {
         Ok(())
     }
 
-    /// Makes a new table of a record whose tablets are there. Of a failure no tablet is left, unless it may be found at
-    /// the next start that there was none.
+    /// Makes a new table of a record whose tablets are there. What has tablets then that nothing names is left in `unnamed`: the table that it
+    /// replaces, or, of a failure, the new one, unless it may be found at the next start that there was none.
     fn insert<T>(
         &self,
         record: TableRecord,
+        unnamed: &mut Option<TableRecord>,
         commit: impl FnOnce(&TableRecord, MetaChange) -> Result<(u64, T)>,
     ) -> Result<(Arc<Entry<H::Table>>, T)> {
         let _changing = self.change();
@@ -294,12 +302,10 @@ impl<H: Host> Catalog<H> {
             }
             Ok(entry)
         });
-        let mut entry = opened.inspect_err(|_| self.drop_tablets(&record))?;
+        let mut entry = opened.inspect_err(|_| *unnamed = Some(record.clone()))?;
         let change = store::put(&entry.record, replaced.as_ref().map(|e| e.revision));
         let (revision, with_it) = commit(&entry.record, change).inspect_err(|error| {
-            if !may_be_durable(error) {
-                self.drop_tablets(&record);
-            }
+            *unnamed = (!may_be_durable(error)).then_some(record);
         })?;
         entry.revision = revision;
         let entry = Arc::new(entry);
@@ -313,7 +319,7 @@ impl<H: Host> Catalog<H> {
                 table = name,
                 "the deleted table of this name cannot be undeleted any more: a new one replaces it"
             );
-            self.drop_tablets(&replaced.record);
+            *unnamed = Some(replaced.record.clone());
         }
         tracing::info!(table = name, tablets = entry.record.tablets.len(), "table created");
         Ok((entry, with_it))
@@ -404,7 +410,7 @@ impl<H: Host> Catalog<H> {
         instance: &str,
         commit: impl FnOnce(Vec<MetaChange>) -> Result<()>,
     ) -> Result<()> {
-        let _changing = self.change();
+        let changing = self.change();
         let entries: Vec<_> = {
             let tables = self.read();
             let of_instance =
@@ -427,6 +433,7 @@ impl<H: Host> Catalog<H> {
                 tables.deleted.remove(&entry.record.name);
             }
         }
+        drop(changing);
         for entry in entries {
             self.drop_tablets(&entry.record);
         }
@@ -460,7 +467,7 @@ impl<H: Host> Catalog<H> {
     /// Removes the tables that were deleted more than [`UNDELETE_RETENTION`] before `now`, in microseconds since 1970, with their data. Blocks.
     /// Returns how many; a table that cannot be removed now is tried again at the next sweep.
     pub fn sweep(&self, now: i64) -> usize {
-        let _changing = self.change();
+        let changing = self.change();
         let tables = self.read();
         let old: Vec<_> = tables
             .deleted
@@ -469,15 +476,14 @@ impl<H: Host> Catalog<H> {
             .map(Arc::clone)
             .collect();
         drop(tables);
-        let mut swept = 0;
+        let mut swept = Vec::new();
         for entry in old {
             let name = &entry.record.name;
             match self.store.commit(store::removal(name, entry.revision)) {
                 Ok(_) => {
                     self.write().deleted.remove(name);
-                    self.drop_tablets(&entry.record);
                     tracing::info!(table = name, "deleted table removed");
-                    swept += 1;
+                    swept.push(entry);
                 }
                 Err(error) => {
                     tracing::warn!(table = name, %error, "cannot remove a deleted table");
@@ -488,7 +494,11 @@ impl<H: Host> Catalog<H> {
                 }
             }
         }
-        swept
+        drop(changing);
+        for entry in &swept {
+            self.drop_tablets(&entry.record);
+        }
+        swept.len()
     }
 
     /// Commits a record that is deleted now and was not before, or the other way round.
@@ -523,8 +533,14 @@ impl<H: Host> Catalog<H> {
         Ok(())
     }
 
-    /// Removes the tablets of a table that is in the catalog no more. A failure costs space until the
-    /// next start, which removes what no table names.
+    fn drop_unnamed(&self, unnamed: Option<TableRecord>) {
+        if let Some(record) = unnamed {
+            self.drop_tablets(&record);
+        }
+    }
+
+    /// Removes the tablets of a table that is in the catalog no more, which nobody else can reach: other changes go on meanwhile, since each
+    /// tablet waits for the disk. A failure costs space until the next start, which removes what no table names.
     fn drop_tablets(&self, record: &TableRecord) {
         for id in record.tablet_ids() {
             if let Err(error) = self.host.drop_tablet(id) {

@@ -19,13 +19,14 @@ struct FakeTable {
     kept: Mutex<Vec<Option<Duration>>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct FakeHost {
     next: AtomicU64,
     tablets: Mutex<BTreeMap<TabletId, RowRange>>,
     tablets_max: Option<usize>,
     begun_after: AtomicU64,
     newest_micros: AtomicI64,
+    before_drop: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
 impl Host for Arc<FakeHost> {
@@ -48,6 +49,9 @@ impl Host for Arc<FakeHost> {
     }
 
     fn drop_tablet(&self, id: TabletId) -> Result<()> {
+        if let Some(hook) = &*self.before_drop.lock().unwrap() {
+            hook();
+        }
         let removed = self.tablets.lock().unwrap().remove(&id);
         removed.map(|_| ()).ok_or_else(|| Error::not_found("no such tablet"))
     }
@@ -403,6 +407,40 @@ fn an_instances_tables_go_together_or_stay_together() {
         catalog.get(other).unwrap();
     }
     assert_eq!(world.tablet_count(), 1);
+}
+
+#[test]
+fn others_change_tables_while_the_tablets_of_removed_ones_go() {
+    let world = World::default();
+    let catalog = Arc::new(world.open());
+    let (changing, held) = (Arc::new(Mutex::new(())), Arc::new(AtomicU64::new(0)));
+    let (of_catalog, of_caller, count) =
+        (Arc::clone(&catalog), Arc::clone(&changing), Arc::clone(&held));
+    let hook = move || {
+        if of_catalog.changing.try_lock().is_err() || of_caller.try_lock().is_err() {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    *world.host.before_drop.lock().unwrap() = Some(Box::new(hook));
+    let create =
+        || catalog.create_where(NAME, NewTable::default(), || Ok(changing.lock().unwrap()));
+    create().unwrap();
+    create().unwrap_err();
+    catalog.delete(NAME).unwrap();
+    // In the place of the deleted one; swept; with its instance.
+    create().unwrap();
+    world.meta.is_full.store(true, Ordering::Relaxed);
+    let other = format!("{NAME}2");
+    catalog.create_where(&other, NewTable::default(), || Ok(changing.lock().unwrap())).unwrap_err();
+    world.meta.is_full.store(false, Ordering::Relaxed);
+    catalog.delete(NAME).unwrap();
+    world.pass(7 * DAY_MICROS);
+    assert_eq!(catalog.sweep(world.now()), 1);
+    create().unwrap();
+    catalog.delete_instance("projects/p/instances/i", |all| world.commit(all).map(drop)).unwrap();
+    assert_eq!((world.tablet_count(), held.load(Ordering::Relaxed)), (0, 0));
+    // The hook holds the catalog.
+    *world.host.before_drop.lock().unwrap() = None;
 }
 
 #[test]
