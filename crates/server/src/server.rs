@@ -67,6 +67,7 @@ pub struct Running {
     metrics_address: Option<SocketAddr>,
     env: Env,
     engine: Arc<Engine>,
+    operations: Arc<Operations>,
     stop: watch::Sender<bool>,
     threads: Vec<Thread>,
     /// Who do what blocks in requests.
@@ -324,7 +325,7 @@ fn start_over(
     let name = "tepui-chores".to_owned();
     let handle = env.spawner.spawn(&name, Box::new(work))?;
     threads.push(Thread { name, handle, end });
-    Ok(Running { address, metrics_address, env, engine, stop, threads, workers, ended })
+    Ok(Running { address, metrics_address, env, engine, operations, stop, threads, workers, ended })
 }
 
 impl Running {
@@ -360,8 +361,10 @@ impl Running {
         // What has begun goes on to its end, or to that of the engine.
         self.workers.end(Duration::ZERO);
         let (done, closed) = mpsc::channel();
-        let engine = Arc::clone(&self.engine);
+        let (engine, operations) = (Arc::clone(&self.engine), Arc::clone(&self.operations));
         let close = move || {
+            // What clients were told has ended is not to be taken for interrupted by the next start.
+            operations.write_ends();
             // Whoever waited may be gone by now, at the deadline.
             let _ = done.send(engine.close());
         };
