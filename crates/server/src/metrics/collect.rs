@@ -391,7 +391,7 @@ impl Sources {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let help = "bytes of value files that flushes and compactions wrote, moved values included";
         out.counter("value_written_bytes", help, get(&metrics.value_write_bytes))?;
-        let help = "bytes of values that compactions moved, to free files with much garbage";
+        let help = "bytes of values that compactions moved, to free files with much garbage, and out of small ones";
         out.counter("value_moved_bytes", help, get(&metrics.value_moved_bytes))
     }
 
