@@ -615,7 +615,7 @@ impl Responder {
     /// Whether to take what was seen, with so many bytes of cells, would keep others waiting.
     fn is_long(&self, seen: &Seen, row_bytes: usize) -> bool {
         let cells = seen.cells();
-        cells >= WIDE_ROW_CELLS || self.selection.is_long(cells, seen.key_bytes() + row_bytes)
+        cells >= WIDE_ROW_CELLS || self.selection.is_long(cells, seen.key_bytes(), row_bytes)
     }
 
     /// Takes what was seen; returns whether more is wanted.

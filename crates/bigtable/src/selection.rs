@@ -96,10 +96,11 @@ impl Selection {
         self.projection = everything(self.within.clone());
     }
 
-    /// Whether the filter may take so long for a row of so many cells and bytes, its key included, that others would feel it.
-    pub(crate) fn is_long(&self, cells: usize, bytes: usize) -> bool {
+    /// Whether the filter may take so long for a row of so many cells, with a key and cells of so many bytes, that others would feel it.
+    pub(crate) fn is_long(&self, cells: usize, key_bytes: usize, bytes: usize) -> bool {
         self.filter.as_ref().is_some_and(|filter| {
-            bytes >= FILTERED_ROW_BYTES || filter.steps(cells, bytes) >= LONG_FILTER_STEPS
+            bytes >= FILTERED_ROW_BYTES
+                || filter.steps(cells, key_bytes, bytes) >= LONG_FILTER_STEPS
         })
     }
 
@@ -112,7 +113,7 @@ impl Selection {
             ReadRow::Pinned(row) => (row.cells.len(), bytes(&row.cells)),
             ReadRow::Merged(row) => (row.cells.len(), bytes(&row.cells)),
         };
-        self.is_long(cells, row.key().len() + bytes)
+        self.is_long(cells, row.key().len(), bytes)
     }
 
     /// What the engine is asked for.
@@ -208,5 +209,19 @@ mod tests {
         // Five times as many steps as there are: some four fifths are read.
         let left = narrowed(500);
         assert!((7_000..9_000).contains(&left), "{left}");
+    }
+
+    #[test]
+    fn a_pattern_of_keys_takes_no_longer_for_a_row_of_large_values_and_one_of_values_does() {
+        let words: Vec<_> = (0..50).map(|n| format!("{:03}.*{n:03}", n * 7 % 1_000)).collect();
+        let pattern: Bytes = words.join("|").into();
+        let is_long = |kind| {
+            let filter = v2::RowFilter { filter: Some(kind) };
+            let source = FilterSource::Message(Some(&filter));
+            let selection = Selection::of_read(source, &FamilyNames::default(), None).unwrap();
+            selection.is_long(1, 20, 100_000)
+        };
+        assert!(!is_long(Kind::RowKeyRegexFilter(pattern.clone())));
+        assert!(is_long(Kind::ValueRegexFilter(pattern)));
     }
 }

@@ -75,6 +75,8 @@ fn without_huge_pages() {
 /// take it, or it may be left there for long, and the server serves all the same.
 fn announce(address: SocketAddr) {
     let say = move || {
+        // What was logged before is to be found by who reads this; a log that nobody takes is not waited for.
+        logging::flush();
         let mut out = std::io::stdout().lock();
         let said =
             write!(out, "tepui listens on {address}\nexport BIGTABLE_EMULATOR_HOST={address}\n");

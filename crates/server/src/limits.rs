@@ -139,7 +139,7 @@ pub const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 pub const DRAIN: Duration = Duration::from_secs(5);
 
 /// How long the threads of the server may take to end after that: to let go of what was cut off, which is milliseconds. One that has not ended waits for
-/// a read that the device keeps, perhaps for good, and is left behind.
+/// a read that the device keeps, perhaps for good, or works through a filter of many steps, and is left behind.
 pub const THREADS_END: Duration = Duration::from_millis(300);
 
 /// How long the engine may take to flush and close after that. With [`DRAIN`], [`THREADS_END`] and [`LOG_FLUSH`] it stays under the ten
@@ -202,7 +202,11 @@ pub const DECODED_FREE_BYTES: u64 = 4 << 10;
 /// turns within it; longer would use up the patience of clients that know better when to come back.
 pub const REQUEST_WAIT: Duration = Duration::from_secs(1);
 
-/// How long a client may keep its message once it has begun its request, or the rest of it, for all of which the room is taken already.
+/// How long a client may keep the first byte of its message once it has begun its request, which takes a stream and a task: some have a thousand requests on one connection,
+/// and send all heads before any message.
+pub const REQUEST_HEAD_PAUSE: Duration = Duration::from_mins(1);
+
+/// How long a client may keep the rest of a message that it has begun. The room for all of it is taken already.
 pub const REQUEST_BODY_PAUSE: Duration = Duration::from_secs(10);
 
 /// How many of [`REQUEST_BODY_PAUSE`] a message may take to come while others wait for room like its own: in each, so large a part of it comes, or its room is

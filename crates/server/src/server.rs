@@ -397,7 +397,10 @@ fn end_of(threads: Vec<Thread>, clock: &dyn Clock) {
     }
     if !left.is_empty() {
         let threads = left.join(", ");
-        tracing::error!(threads, "left threads behind that still wait for a read of the device");
+        tracing::error!(
+            threads,
+            "left threads behind that have not ended: the device keeps a read, or their work takes long"
+        );
     }
 }
 

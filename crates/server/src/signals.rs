@@ -83,6 +83,7 @@ impl Signals {
                 }
             }
         });
+        logging::flush();
         let (failed, stopped) = stopped;
         stopped
             .ok_or_else(|| Error::internal("the stop panicked; what it said is on stderr"))??;

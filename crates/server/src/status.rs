@@ -119,17 +119,32 @@ fn tell(code: tonic::Code, error: &Error) {
     }
 }
 
-/// By message: when it was told last, and how often it was left out since.
+/// By message: when it was told last, and how often it was left out since. The empty one is that of all for which there is no room.
 #[derive(Debug)]
 struct Told(BTreeMap<Box<str>, (Instant, u64)>);
 
 impl Told {
+    /// Forgets those that were told long ago. What was left out of them counts as that of all others.
+    fn forget(&mut self, is_over: impl Fn(Instant) -> bool) {
+        let mut of_others: Option<(Instant, u64)> = None;
+        self.0.retain(|message, (at, left_out)| {
+            let goes = !message.is_empty() && is_over(*at);
+            if goes && *left_out > 0 {
+                of_others.get_or_insert((*at, 0)).1 += *left_out;
+            }
+            !goes
+        });
+        if let Some((at, left_out)) = of_others {
+            self.0.entry("".into()).or_insert((at, 0)).1 += left_out;
+        }
+    }
+
     /// Whether a failure is to be told of now, with how many like it were left out before.
     fn admit(&mut self, message: &str, now: Instant) -> Option<u64> {
         let is_over = |at: Instant| now.duration_since(at) >= FAILURE_TOLD_INTERVAL;
         let mut key = message;
         if !self.0.contains_key(key) && self.0.len() >= FAILURES_TOLD_MAX {
-            self.0.retain(|_, (at, _)| !is_over(*at));
+            self.forget(is_over);
             if self.0.len() >= FAILURES_TOLD_MAX {
                 // That of all others.
                 key = "";
@@ -260,8 +275,21 @@ mod tests {
         assert_eq!(admitted(0), [0; FAILURES_TOLD_MAX + 1]);
         assert_eq!(admitted(1_000), [0; 0]);
         tokio::time::advance(FAILURE_TOLD_INTERVAL).await;
-        assert_eq!(admitted(2_000).len(), FAILURES_TOLD_MAX + 1);
-        assert_eq!(told.0.len(), FAILURES_TOLD_MAX + 1);
+        // What is left out of all others has a place by now.
+        assert_eq!(admitted(2_000).len(), FAILURES_TOLD_MAX);
+        assert_eq!(told.0.len(), FAILURES_TOLD_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_left_out_of_failures_that_are_long_over_is_told_with_others() {
+        let mut told = Told(BTreeMap::new());
+        let mut admit = |kind: usize| told.admit(&kind.to_string(), Instant::now());
+        for kind in (0..FAILURES_TOLD_MAX).chain([0, 0, 1]) {
+            admit(kind);
+        }
+        tokio::time::advance(FAILURE_TOLD_INTERVAL).await;
+        let new: Vec<_> = (1_000..=1_000 + FAILURES_TOLD_MAX).filter_map(&mut admit).collect();
+        assert_eq!(new.iter().sum::<u64>(), 3, "{new:?}");
     }
 
     #[test]

@@ -351,10 +351,10 @@ impl Filter {
         reach.flow || reach.sink
     }
 
-    /// Steps that a row of so many cells and bytes, its key included, may take, before it is known what the filter drops. Each is the
-    /// time in which a cell is gone through.
-    pub(crate) fn steps(&self, cells: usize, bytes: usize) -> u64 {
-        self.work.steps(cells, bytes)
+    /// Steps that a row of so many cells, with a key and cells of so many bytes, may take, before it is known what the filter drops. Each is
+    /// the time in which a cell is gone through.
+    pub(crate) fn steps(&self, cells: usize, key_bytes: usize, bytes: usize) -> u64 {
+        self.work.steps(cells, key_bytes, bytes)
     }
 
     /// What the engine has to read for this filter, given the table's families by ascending id. The filter is

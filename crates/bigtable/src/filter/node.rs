@@ -164,8 +164,10 @@ impl Node {
 pub(super) struct Work {
     /// Steps for each cell.
     pub(super) cells: u64,
-    /// Steps for each [`BYTES_A_STEP`] bytes.
+    /// Steps for each [`BYTES_A_STEP`] bytes of them.
     bytes: u64,
+    /// Steps for each [`BYTES_A_STEP`] bytes of the row's key, which a step looks at once, however many cells come to it.
+    key: u64,
     /// Cells that come out for each.
     out: u64,
 }
@@ -173,7 +175,7 @@ pub(super) struct Work {
 impl Work {
     /// Of a step that goes through the cells, and compares bytes of them so many times.
     fn of_step(bytes: u64) -> Self {
-        Self { cells: 1, bytes, out: 1 }
+        Self { cells: 1, bytes, key: 0, out: 1 }
     }
 
     /// With that of another that takes the same cells.
@@ -181,6 +183,7 @@ impl Work {
         Self {
             cells: self.cells.saturating_add(other.cells),
             bytes: self.bytes.saturating_add(other.bytes),
+            key: self.key.saturating_add(other.key),
             out: self.out.saturating_add(other.out),
         }
     }
@@ -188,22 +191,28 @@ impl Work {
     /// With that of another that takes what comes out.
     fn then(self, next: Self) -> Self {
         let times = |count: u64| count.saturating_mul(self.out);
-        let then =
-            Self { cells: times(next.cells), bytes: times(next.bytes), out: times(next.out) };
+        let then = Self {
+            cells: times(next.cells),
+            bytes: times(next.bytes),
+            key: next.key,
+            out: times(next.out),
+        };
         then.beside(Self { out: 0, ..self })
     }
 
-    /// Steps for a row of so many cells and bytes.
-    pub(super) fn steps(self, cells: usize, bytes: usize) -> u64 {
-        let by_bytes = self.bytes.saturating_mul(bytes as u64) / BYTES_A_STEP as u64;
-        self.cells.saturating_mul(cells as u64).saturating_add(by_bytes)
+    /// Steps for a row of so many cells, with a key and cells of so many bytes.
+    pub(super) fn steps(self, cells: usize, key_bytes: usize, bytes: usize) -> u64 {
+        let compared = |steps: u64, bytes: usize| steps.saturating_mul(bytes as u64);
+        let by_bytes = compared(self.bytes, bytes).saturating_add(compared(self.key, key_bytes));
+        let by_cells = self.cells.saturating_mul(cells as u64);
+        by_cells.saturating_add(by_bytes / BYTES_A_STEP as u64)
     }
 }
 
 impl Node {
     /// What it takes.
     pub(super) fn work(&self) -> Work {
-        let none = Work { cells: 0, bytes: 0, out: 0 };
+        let none = Work { cells: 0, bytes: 0, key: 0, out: 0 };
         match self {
             Self::Chain(steps) => {
                 let first = Work { out: 1, ..none };
@@ -215,7 +224,8 @@ impl Node {
                 let copies = branches.len() as u64;
                 let passes = u64::from(branches.len().max(1).ilog2()) + 1;
                 let sorted = pooled.out.saturating_mul(passes);
-                pooled.beside(Work { cells: copies.saturating_add(sorted), bytes: sorted, out: 0 })
+                let cells = copies.saturating_add(sorted);
+                pooled.beside(Work { cells, bytes: sorted, ..none })
             }
             Self::Condition { predicate, on_true, on_false } => {
                 let of = |branch: &Option<Box<Node>>| branch.as_ref().map_or(none, |n| n.work());
@@ -223,21 +233,21 @@ impl Node {
                 let worse = Work {
                     cells: a.cells.max(b.cells),
                     bytes: a.bytes.max(b.bytes),
+                    key: a.key.max(b.key),
                     out: a.out.max(b.out),
                 };
                 let found = Work { out: 0, ..predicate.work() };
                 found.beside(worse).beside(Work { cells: 1, ..none })
             }
             // What is in it is sorted at the end.
-            Self::Sink => Work { cells: 2, bytes: 1, out: 0 },
+            Self::Sink => Work { cells: 2, bytes: 1, ..none },
             Self::FamilyRegex(regex) => {
                 let by_name = FAMILY_NAME_CHARS_MAX as u64 * regex.weight() / BYTES_A_STEP as u64;
                 Work { cells: 1 + by_name, ..Work::of_step(0) }
             }
-            // Bytes are those of the row's key, too.
-            Self::RowKeyRegex(regex) | Self::QualifierRegex(regex) | Self::ValueRegex(regex) => {
-                Work::of_step(regex.weight())
-            }
+            Self::RowKeyRegex(regex) => Work { key: regex.weight(), ..Work::of_step(0) },
+            // Of which bytes are qualifiers' nobody knows.
+            Self::QualifierRegex(regex) | Self::ValueRegex(regex) => Work::of_step(regex.weight()),
             Self::ColumnRange { .. }
             | Self::ColumnLimit(_)
             | Self::ValueRange(_)

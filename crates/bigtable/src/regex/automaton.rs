@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use regex_automata::dfa::{Automaton as _, StartKind, dense};
 use regex_automata::hybrid::dfa::{Cache, Config, DFA};
-use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
+use regex_automata::nfa::thompson::{self, NFA, State, WhichCaptures};
 use regex_automata::util::pool::Pool;
 use regex_automata::{Anchored, Input};
 use regex_syntax::hir::{Hir, Look};
@@ -29,6 +29,9 @@ const FULL_AUTOMATON_PARTS: usize = 30;
 
 /// Parts of a pattern that are gone through in the time of one step while a state is built, roughly.
 const PARTS_A_STEP: usize = 2;
+
+/// Ranges of a class that are compared with a byte in the time in which a part is gone through, roughly.
+const RANGES_A_PART: usize = 8;
 
 /// Bytes of a text for each of which a state is built, as far as the time is guessed beforehand. With patterns that are common it is one
 /// in thousands, with the worst every byte.
@@ -112,7 +115,11 @@ fn full(nfa: &NFA, budget: &mut Budget) -> Option<dense::DFA<Vec<u32>>> {
 
 impl Lazy {
     fn new(nfa: NFA, budget: &mut Budget) -> Option<Self> {
-        let state_steps = 1 + (nfa.states().len() / PARTS_A_STEP) as u64;
+        let parts = nfa.states().iter().map(|state| match state {
+            State::Sparse(class) => 1 + class.transitions.len() / RANGES_A_PART,
+            _ => 1,
+        });
+        let state_steps = 1 + (parts.sum::<usize>() / PARTS_A_STEP) as u64;
         // It takes as much as a few states need where that is more: some times as much as the pattern, which is bounded.
         let config = Config::new()
             .cache_capacity(budget.take_cache(LAZY_CACHE_BYTES))

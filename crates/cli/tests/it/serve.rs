@@ -59,11 +59,12 @@ fn a_server_whose_log_stands_still_serves_and_stops_at_a_signal() {
 fn a_server_whose_output_nobody_takes_serves_until_a_signal_and_says_so_in_its_log() {
     for output in [closed(), full()] {
         let dir = tempfile::tempdir().unwrap();
-        let mut served = serve(dir.path()).stdout(output).stderr(Stdio::piped()).spawn().unwrap();
-        let log = BufReader::new(served.stderr.take().unwrap());
+        let served = serve(dir.path()).stdout(output).stderr(Stdio::piped()).spawn();
+        let mut served = Served { process: served.unwrap(), endpoint: String::new() };
+        let log = BufReader::new(served.process.stderr.take().unwrap());
         let mut lines = log.lines().map_while(Result::ok);
         assert!(lines.any(|line| line.contains("cannot say on the standard output")));
-        assert_eq!(terminate(&mut served), Some(0));
+        assert_eq!(terminate(&mut served.process), Some(0));
     }
 }
 
@@ -71,11 +72,12 @@ fn a_server_whose_output_nobody_takes_serves_until_a_signal_and_says_so_in_its_l
 fn a_server_whose_output_stands_still_stops_at_a_signal() {
     let dir = tempfile::tempdir().unwrap();
     let (output, _reader) = stuck();
-    let mut served = serve(dir.path()).stdout(output).stderr(Stdio::piped()).spawn().unwrap();
-    let log = BufReader::new(served.stderr.take().unwrap());
+    let served = serve(dir.path()).stdout(output).stderr(Stdio::piped()).spawn();
+    let mut served = Served { process: served.unwrap(), endpoint: String::new() };
+    let log = BufReader::new(served.process.stderr.take().unwrap());
     let mut lines = log.lines().map_while(Result::ok);
     assert!(lines.any(|line| line.contains("serving")));
-    assert_eq!(terminate(&mut served), Some(0));
+    assert_eq!(terminate(&mut served.process), Some(0));
 }
 
 #[test]

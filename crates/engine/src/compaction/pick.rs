@@ -122,11 +122,20 @@ impl Pick {
         self.inputs.iter().map(|s| s.bytes).sum()
     }
 
-    /// The inputs to leave alone for a while after it failed, some at least. Of one that goes down more than a level, by its own choice
+    /// The inputs to leave alone for a while after it failed, some at least. Of one that went further down than it must, by its own choice
     /// or because level 0 holds much, the lowest, so that the next stops above them: that may have room, or meet no damage.
-    pub(crate) fn gives_up(&self) -> impl Iterator<Item = &Arc<SstRef>> {
-        let is_deep = matches!(self.reason, Reason::Size | Reason::L0)
-            && self.inputs.iter().any(|file| file.level + 1 < self.output_level);
+    pub(crate) fn gives_up<'a>(
+        &'a self,
+        version: &Version,
+        shape: &Shape,
+    ) -> impl Iterator<Item = &'a Arc<SstRef>> {
+        let is_deep = match self.reason {
+            Reason::Size => self.inputs.iter().any(|file| file.level + 1 < self.output_level),
+            Reason::L0 => {
+                first_met(version, shape.at_rest.base_level, &self.span()) < self.output_level
+            }
+            _ => false,
+        };
         let lowest = self.inputs.iter().map(|file| file.level).max();
         self.inputs.iter().filter(move |file| !is_deep || Some(file.level) == lowest)
     }

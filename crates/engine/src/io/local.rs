@@ -220,8 +220,10 @@ impl Files for LocalFiles {
     }
 
     fn open_left(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
-        // Whatever the mode.
-        if let Some(file) = self.open_direct(path)? {
+        // Whatever the mode. Some file systems refuse such reads only when the first is made.
+        if let Some(file) = self.open_direct(path)?
+            && (file.len()? == 0 || file.read_at(0, 1).is_ok())
+        {
             return Ok(Arc::new(file));
         }
         let file = self.open_buffered(path)?;

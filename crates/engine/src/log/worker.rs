@@ -264,8 +264,12 @@ impl Shared {
 
     /// Notes that writing begins, until what it returns is dropped.
     fn begin(&self) -> Busy<'_> {
-        self.busy_since.store(self.clock.monotonic_micros().max(1), Ordering::Relaxed);
+        self.note_begun();
         Busy(self)
+    }
+
+    fn note_begun(&self) {
+        self.busy_since.store(self.clock.monotonic_micros().max(1), Ordering::Relaxed);
     }
 
     /// Why writes wait, where they have for long.
@@ -652,6 +656,7 @@ impl Worker {
                 done => {
                     if !held.is_zero() && done.is_ok() {
                         lock(&self.shared.queue).held = None;
+                        self.shared.note_begun();
                         tracing::info!("the commit log goes on, after {} ms", held.as_millis());
                     }
                     return done;

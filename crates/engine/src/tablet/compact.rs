@@ -433,7 +433,9 @@ impl Claim {
             let until = now + FAILED_WAIT_MICROS;
             // A damaged file below keeps nobody from writing.
             let concerns_writers = of_level_zero || error.kind() != ErrorKind::Corruption;
-            let is_extra = matches!(self.pick.reason, Reason::Reads | Reason::Crowd);
+            // Nobody waits for them.
+            let is_extra =
+                matches!(self.pick.reason, Reason::Reads | Reason::Crowd | Reason::Expired);
             if concerns_writers && !is_extra && !(put_off && self.pick.reason == Reason::Full) {
                 let work = if of_level_zero { Work::LevelZero } else { Work::Below };
                 tablet.note_setback(work, error);
@@ -452,7 +454,11 @@ impl Claim {
                 Reason::L0 if put_off => {
                     jobs.column_too_large = Some((self.pick.input_bytes(), until));
                 }
-                _ => jobs.failed_until.extend(self.pick.gives_up().map(|f| (f.id, until))),
+                _ => {
+                    let view = tablet.view.load();
+                    let given_up = self.pick.gives_up(&view.version, &view.shape);
+                    jobs.failed_until.extend(given_up.map(|file| (file.id, until)));
+                }
             }
         }
         match self.pick.reason {

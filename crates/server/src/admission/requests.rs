@@ -28,8 +28,9 @@ use tonic::Status;
 use super::{Answer, Connection};
 use crate::call::{Deadline, passed};
 use crate::limits::{
-    DECODED_FREE_BYTES, REQUEST_BODY_PAUSE, REQUEST_BODY_PAUSES, REQUEST_BYTES_MIN, REQUEST_WAIT,
-    REQUESTS_WAITING_PER_CONNECTION_MAX, SMALL_REQUEST_BYTES_MAX, WRITES_PART_OF_SMALL_REQUESTS,
+    DECODED_FREE_BYTES, REQUEST_BODY_PAUSE, REQUEST_BODY_PAUSES, REQUEST_BYTES_MIN,
+    REQUEST_HEAD_PAUSE, REQUEST_WAIT, REQUESTS_WAITING_PER_CONNECTION_MAX, SMALL_REQUEST_BYTES_MAX,
+    WRITES_PART_OF_SMALL_REQUESTS,
 };
 use crate::status::from_error;
 
@@ -572,8 +573,8 @@ impl<B: Inbound> GatedBody<B> {
     /// Whether the client has kept its message, the rest of it, or its end, for too long. Each request that is served is one message, so
     /// that nobody has a reason to keep it once its head has come, which holds a stream and a task.
     fn has_paused(&mut self, context: &mut Context<'_>) -> bool {
-        let pause =
-            self.pause.get_or_insert_with(|| Box::pin(tokio::time::sleep(REQUEST_BODY_PAUSE)));
+        let wait = if self.header_len == 0 { REQUEST_HEAD_PAUSE } else { REQUEST_BODY_PAUSE };
+        let pause = self.pause.get_or_insert_with(|| Box::pin(tokio::time::sleep(wait)));
         pause.as_mut().poll(context).is_ready()
     }
 
@@ -630,7 +631,8 @@ impl<B: Inbound> GatedBody<B> {
                 }
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Pending if self.has_paused(context) => {
-                    let status = self.give_up("the rest of the request did not come");
+                    let status =
+                        self.give_up("the request's message, or the rest of it, did not come");
                     return Poll::Ready(Some(Err(status)));
                 }
                 Poll::Pending => return Poll::Pending,

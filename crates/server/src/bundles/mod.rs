@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use prost_reflect::DescriptorPool;
 use tepui_bigtable::error::{Error, Result};
 use tepui_bigtable::value_type;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -47,6 +48,16 @@ pub struct BundleRecord {
 impl Resource for BundleRecord {
     const KIND: &'static str = "schema_bundle";
     const NOUN: &'static str = "schema bundle";
+}
+
+/// The linked schema of a bundle that is there, which whoever asks cannot help.
+fn link_stored(name: &str, stored: &BundleRecord) -> Result<DescriptorPool> {
+    descriptors::link(&stored.proto_descriptors).map_err(|error| {
+        Error::failed_precondition(format!(
+            "the schema that bundle {name:?} has now cannot be linked: {}; an update with ignore_warnings replaces it",
+            error.message()
+        ))
+    })
 }
 
 /// What a bundle is to have, checked.
@@ -131,7 +142,7 @@ impl Bundles {
         let before = self.resources.get::<BundleRecord>(name);
         let before = before.filter(|stored| is_of(stored, table));
         let before = before.ok_or_else(|| missing::<BundleRecord>(name))?;
-        let old = descriptors::link(&before.value.proto_descriptors)?;
+        let old = link_stored(name, &before.value)?;
         let compared = Compared {
             digest: before.digest,
             lost: Names::lost(&old, &new),
@@ -231,7 +242,7 @@ impl Bundles {
         for (bundle, named) in of_bundles {
             let Some(found) = self.named(table, bundle) else { continue };
             let _linking = self.linking();
-            let pool = descriptors::link(&found.value.proto_descriptors)?;
+            let pool = link_stored(bundle, &found.value)?;
             let names = Names::found(named, &pool);
             linked.0.insert(bundle.to_owned(), (found.digest, names));
         }

@@ -337,15 +337,17 @@ async fn answers_of_one_message_that_nobody_reads_are_made_as_far_as_their_conne
     let all_but_two_wait = async {
         loop {
             let (_, metrics) = scrape(&server, "/metrics").await;
-            if sample(&metrics, "tepui_answers_waiting") == READS - 2 {
-                break sample(&metrics, "tepui_memory_bytes{part=\"answers\"}");
+            let held = sample(&metrics, "tepui_memory_bytes{part=\"answers\"}");
+            // Those that have room may not be whole yet.
+            if sample(&metrics, "tepui_answers_waiting") == READS - 2 && held >= 2 * ROW as u64 {
+                break held;
             }
             tokio::task::yield_now().await;
         }
     };
     let held = tokio::time::timeout(std::time::Duration::from_secs(20), all_but_two_wait).await;
     let held = held.expect("answers for which there is no room wait");
-    assert!((2 * ROW as u64..=share).contains(&held), "{held} bytes");
+    assert!(held <= share, "{held} bytes");
     // All get theirs once somebody reads.
     let reads = unread.into_iter().map(|mut stream| async move {
         let mut bytes = 0;

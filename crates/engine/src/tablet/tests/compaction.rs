@@ -870,6 +870,7 @@ fn edits_that_a_full_disk_has_no_room_for_are_made_once_it_has() {
     rig.rule(GcRule::MaxAge(1));
     let expired = rig.tablet.claim_expired().unwrap();
     assert_eq!(expired.run().unwrap_err().kind(), ErrorKind::NoSpace);
+    assert!(rig.tablet.core.setbacks.tablets().is_empty(), "nobody waits for it");
     assert_eq!(rig.tablet.version().sst_count(), 1);
     again();
     rig.tablet.claim_expired().unwrap().run().unwrap();
