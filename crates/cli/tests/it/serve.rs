@@ -55,29 +55,28 @@ fn a_server_whose_log_stands_still_serves_and_stops_at_a_signal() {
     assert!(said.ends_with('x'), "it was not stuck: {said}");
 }
 
+/// Starts a server with this for its standard output, waits until its log says a word, and stops it: its exit code.
+fn serve_until(output: Stdio, says: &str) -> Option<i32> {
+    let dir = tempfile::tempdir().unwrap();
+    let process = serve(dir.path()).stdout(output).stderr(Stdio::piped()).spawn();
+    let mut served = Served { process: process.unwrap(), endpoint: String::new() };
+    let log = BufReader::new(served.process.stderr.take().unwrap());
+    let mut lines = log.lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains(says)));
+    terminate(&mut served.process)
+}
+
 #[test]
 fn a_server_whose_output_nobody_takes_serves_until_a_signal_and_says_so_in_its_log() {
     for output in [closed(), full()] {
-        let dir = tempfile::tempdir().unwrap();
-        let served = serve(dir.path()).stdout(output).stderr(Stdio::piped()).spawn();
-        let mut served = Served { process: served.unwrap(), endpoint: String::new() };
-        let log = BufReader::new(served.process.stderr.take().unwrap());
-        let mut lines = log.lines().map_while(Result::ok);
-        assert!(lines.any(|line| line.contains("cannot say on the standard output")));
-        assert_eq!(terminate(&mut served.process), Some(0));
+        assert_eq!(serve_until(output, "cannot say on the standard output"), Some(0));
     }
 }
 
 #[test]
 fn a_server_whose_output_stands_still_stops_at_a_signal() {
-    let dir = tempfile::tempdir().unwrap();
     let (output, _reader) = stuck();
-    let served = serve(dir.path()).stdout(output).stderr(Stdio::piped()).spawn();
-    let mut served = Served { process: served.unwrap(), endpoint: String::new() };
-    let log = BufReader::new(served.process.stderr.take().unwrap());
-    let mut lines = log.lines().map_while(Result::ok);
-    assert!(lines.any(|line| line.contains("serving")));
-    assert_eq!(terminate(&mut served.process), Some(0));
+    assert_eq!(serve_until(output, "serving"), Some(0));
 }
 
 #[test]

@@ -171,8 +171,12 @@ impl Busy {
         self.level_zero_bytes_max.is_none_or(|max| bytes <= max)
     }
 
+    fn has_any(&self, files: &[Arc<SstRef>]) -> bool {
+        files.iter().any(|file| self.files.contains(&file.id))
+    }
+
     fn keeps_from(&self, inputs: &[Arc<SstRef>], output_level: u8, span: &RowRange) -> bool {
-        inputs.iter().any(|s| self.files.contains(&s.id))
+        self.has_any(inputs)
             || self
                 .outputs
                 .iter()
@@ -435,26 +439,28 @@ fn pick_within_l0(
     let bytes_max = options.memtable_bytes.saturating_mul(WITHIN_L0_MEMTABLES_MAX);
     let files = level_files(version, 0);
     // With all of its files or not at all, and so the pieces of a file that dropped rows have cut.
-    let is_small = |age: &&[Arc<SstRef>]| {
-        let bytes: u64 = age.iter().map(|file| file.bytes).sum();
-        bytes <= bytes_max && !age.iter().any(|file| busy.files.contains(&file.id))
-    };
-    let ages = ages(files).into_iter().filter_map(|age| files.get(age));
-    let inputs: Vec<Arc<SstRef>> = ages.take_while(is_small).flatten().cloned().collect();
+    let is_small = |age: &[Arc<SstRef>]| age.iter().map(|f| f.bytes).sum::<u64>() <= bytes_max;
+    let inputs = newest_free(files, busy, is_small);
     let few = sublevels::arrange(&inputs).len() < WITHIN_L0_DEPTH_MIN;
     if few { None } else { within_l0(Reason::WithinL0, inputs, busy) }
 }
 
+/// The newest ages of these files, up to the first that does not pass or of which a file is busy.
+fn newest_free(
+    files: &[Arc<SstRef>],
+    busy: &Busy,
+    passes: impl Fn(&[Arc<SstRef>]) -> bool,
+) -> Vec<Arc<SstRef>> {
+    let ages = ages(files).into_iter().filter_map(|age| files.get(age));
+    ages.take_while(|age| passes(age) && !busy.has_any(age)).flatten().cloned().collect()
+}
+
 /// Small flushes, but for those from which on merges have failed.
 fn pick_crowd(shape: &Shape, busy: &Busy) -> Option<Pick> {
-    let newer: Vec<_> = {
-        let newer = shape.crowd.iter().filter(|file| file.min_seq > busy.crowds_after);
-        newer.cloned().collect()
-    };
+    let newer = shape.crowd.iter().filter(|file| file.min_seq > busy.crowds_after);
+    let newer: Vec<_> = newer.cloned().collect();
     // Those that are newer than one which is left alone, for its damage perhaps, do without it.
-    let is_free = |age: &&[Arc<SstRef>]| !age.iter().any(|file| busy.files.contains(&file.id));
-    let free = ages(&newer).into_iter().filter_map(|age| newer.get(age));
-    let inputs: Vec<_> = free.take_while(is_free).flatten().cloned().collect();
+    let inputs = newest_free(&newer, busy, |_| true);
     let are_many = ages(&inputs).len() >= CROWD_AGES_MIN || inputs.len() == shape.crowd.len();
     if are_many { within_l0(Reason::Crowd, inputs, busy) } else { None }
 }
@@ -526,7 +532,7 @@ fn runs(level_zero: &LevelZero<'_>) -> Vec<AgeRun> {
 /// The runs next to each other in age that take the fewest bytes for each run less.
 fn pick_runs(version: &Version, shape: &Shape, busy: &Busy) -> Option<Pick> {
     let runs = runs(&LevelZero::new(version, shape));
-    let is_free = |run: &&AgeRun| !run.files.iter().any(|f| busy.files.contains(&f.id));
+    let is_free = |run: &&AgeRun| !busy.has_any(&run.files);
     let mut best: Option<(f64, std::ops::Range<usize>)> = None;
     for start in 0..runs.len() {
         let (mut bytes, mut depth) = (0, 0);

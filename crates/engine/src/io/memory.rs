@@ -331,6 +331,13 @@ impl MemoryFiles {
         disk.durable_names.insert(path.to_owned(), node);
     }
 
+    fn open_to_read(&self, path: &Path, past_cache: bool) -> Result<Arc<dyn RandomFile>> {
+        let disk = lock(&self.disk);
+        let contents = disk.file("open", path)?;
+        let handle = self.handle(&disk, path, contents);
+        Ok(Arc::new(MemoryRandom { handle, past_cache }))
+    }
+
     fn handle(&self, disk: &Disk, path: &Path, contents: &Arc<Mutex<Contents>>) -> Handle {
         Handle {
             disk: Arc::clone(&self.disk),
@@ -385,17 +392,11 @@ impl Files for MemoryFiles {
     }
 
     fn open(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
-        let disk = lock(&self.disk);
-        let contents = disk.file("open", path)?;
-        let handle = self.handle(&disk, path, contents);
-        Ok(Arc::new(MemoryRandom { handle, past_cache: false }))
+        self.open_to_read(path, false)
     }
 
     fn open_left(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
-        let disk = lock(&self.disk);
-        let contents = disk.file("open", path)?;
-        let handle = self.handle(&disk, path, contents);
-        Ok(Arc::new(MemoryRandom { handle, past_cache: true }))
+        self.open_to_read(path, true)
     }
 
     fn truncate(&self, path: &Path, len: u64) -> Result<()> {

@@ -239,10 +239,7 @@ impl Replay<'_> {
         on_record: &mut dyn FnMut(u64, Seq, RowBatch) -> Result<()>,
         on_progress: &mut dyn FnMut(ReplayProgress),
     ) -> Result<()> {
-        let mut reader = match tail {
-            Tail::Sealed => SegmentReader::open(self.files, self.dir, id, tail)?,
-            Tail::MayBeTorn => SegmentReader::open_left(self.files, self.dir, id)?,
-        };
+        let mut reader = SegmentReader::open(self.files, self.dir, id, tail)?;
         let start = self.summary.bytes;
         let mut tablets: HashMap<u64, Seq> = HashMap::new();
         let mut marks = Vec::new();

@@ -90,12 +90,17 @@ pub struct SegmentReader {
 }
 
 impl SegmentReader {
-    /// Opens segment `id` of a directory.
+    /// Opens segment `id` of a directory. One that may be torn, which an earlier process was writing, as the device has it.
     pub fn open(files: &dyn Files, dir: &Path, id: u64, tail: Tail) -> Result<Self> {
-        Self::open_to(files, dir, id, tail, u64::MAX)
+        let path = dir.join(segment_name(id));
+        let file = match tail {
+            Tail::Sealed => files.open(&path)?,
+            Tail::MayBeTorn => files.open_left(&path)?,
+        };
+        Self::over(file, path, id, tail, u64::MAX)
     }
 
-    /// The same of one that is taken to end at `end`, behind a record, if it does not end before.
+    /// Opens one of this process, taken to end at `end`, behind a record, if it does not end before.
     pub(crate) fn open_to(
         files: &dyn Files,
         dir: &Path,
@@ -105,12 +110,6 @@ impl SegmentReader {
     ) -> Result<Self> {
         let path = dir.join(segment_name(id));
         Self::over(files.open(&path)?, path, id, tail, end)
-    }
-
-    /// Opens the segment that an earlier process was writing, as the device has it.
-    pub fn open_left(files: &dyn Files, dir: &Path, id: u64) -> Result<Self> {
-        let path = dir.join(segment_name(id));
-        Self::over(files.open_left(&path)?, path, id, Tail::MayBeTorn, u64::MAX)
     }
 
     fn over(

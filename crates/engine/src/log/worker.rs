@@ -274,18 +274,20 @@ impl Shared {
 
     /// Why writes wait, where they have for long.
     pub(super) fn held(&self) -> Option<String> {
+        lock(&self.queue).held.clone().or_else(|| self.stalled())
+    }
+
+    fn stalled(&self) -> Option<String> {
         let since = self.busy_since.load(Ordering::Relaxed);
-        let held = lock(&self.queue).held.clone();
-        let stalled = || {
-            let micros = self.clock.monotonic_micros().saturating_sub(since);
-            let waited = Duration::from_micros(if since == 0 { 0 } else { micros });
-            (waited >= STALL_TOLD).then(|| {
-                let dir = self.dir.display();
-                let seconds = waited.as_secs();
-                format!("writes wait for the disk: a write or a sync in {dir} has taken {seconds} s so far")
-            })
-        };
-        held.or_else(stalled)
+        let waited = self.clock.monotonic_micros().saturating_sub(since);
+        let waited = Duration::from_micros(waited);
+        if since == 0 || waited < STALL_TOLD {
+            return None;
+        }
+        let (dir, seconds) = (self.dir.display(), waited.as_secs());
+        Some(format!(
+            "writes wait for the disk: a write or a sync in {dir} has taken {seconds} s so far"
+        ))
     }
 
     /// Ends the log with an error, once: first nothing more is taken, then everybody is told. The log of the process comes last,

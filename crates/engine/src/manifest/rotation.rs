@@ -287,7 +287,8 @@ impl RotatingJournal {
         let full = || Error::new(ErrorKind::InvalidArgument, "the series has no numbers left");
         let id = self.newest.checked_add(1).ok_or_else(full)?;
         let path = self.series.path(&self.dir, id);
-        let files = self.files.as_ref();
+        let files = Arc::clone(&self.files);
+        let files = files.as_ref();
         // Once the file counts nothing may be missing: what needs an open file is done, or opened, before.
         let begun = files.open_dir(&self.dir).and_then(|dir| {
             let others = all_but(files, &self.dir, self.series, id)?;
@@ -295,10 +296,9 @@ impl RotatingJournal {
             Ok((dir, others, draft))
         });
         let (dir, others, draft) = begun.map_err(unknown_unless_short)?;
-        let files = Arc::clone(&self.files);
-        let published = draft.publish(files.as_ref(), dir.as_ref(), &path).and_then(|journal| {
+        let published = draft.publish(files, dir.as_ref(), &path).and_then(|journal| {
             self.write_into(journal, id);
-            remove(files.as_ref(), dir.as_ref(), &others)
+            remove(files, dir.as_ref(), &others)
         });
         published.map_err(unknown)
     }

@@ -72,11 +72,8 @@ impl Check<'_> {
         before: Before,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Before> {
-        let mut reader = if is_last {
-            SegmentReader::open_left(self.files, self.dir, id)?
-        } else {
-            SegmentReader::open(self.files, self.dir, id, Tail::Sealed)?
-        };
+        let tail = if is_last { Tail::MayBeTorn } else { Tail::Sealed };
+        let mut reader = SegmentReader::open(self.files, self.dir, id, tail)?;
         let mut opened = false;
         while let Some(record) = reader.next_record()? {
             self.record(reader.path(), &record, &mut opened, before)?;
