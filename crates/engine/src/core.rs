@@ -294,6 +294,11 @@ impl Core {
         self.pipeline.log().held().map_or(Health::Serving, held)
     }
 
+    /// Whether the log waits for space on the disk: writes would wait with it.
+    pub(crate) fn lacks_room(&self) -> bool {
+        self.pipeline.log().lacks_room()
+    }
+
     /// Waits until background work may write so many bytes more, or until `stop` says so.
     pub(crate) fn keep_pace(&self, bytes: u64, urgency: Urgency, stop: &dyn Fn() -> bool) {
         loop {

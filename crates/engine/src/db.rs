@@ -71,7 +71,7 @@ impl Health {
 /// What does not get on, so that writes wait or are refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeldBy {
-    /// The commit log has no next segment.
+    /// The commit log has no next segment, or its disk is full.
     Log,
     /// A flush fails, and memory for writes is full.
     Flush,

@@ -20,7 +20,7 @@ pub enum ErrorKind {
     Corruption,
     /// The operating system refused an operation.
     Io,
-    /// The disk is full (ENOSPC or a quota). Writing resumes after a restart when there is room.
+    /// The disk is full (ENOSPC or a quota).
     NoSpace,
     /// The process or the machine has no open file or memory left for it (EMFILE, ENFILE, ENOMEM); soon it may.
     Exhausted,
@@ -82,6 +82,16 @@ impl Error {
     /// Whether what failed may have been done nevertheless.
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt
+    }
+
+    /// Whether there was too little of something that there may be enough of again.
+    pub(crate) fn is_shortage(&self) -> bool {
+        matches!(self.kind, ErrorKind::Exhausted | ErrorKind::NoSpace)
+    }
+
+    /// Whether the same may succeed later: nothing was written, for want of something that there may be again.
+    pub(crate) fn may_pass(&self) -> bool {
+        self.is_shortage() && !self.in_doubt
     }
 
     /// The same, of a file that what is stored needs: one that is missing is damage, and not something that was asked for and is not there.

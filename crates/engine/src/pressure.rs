@@ -82,12 +82,14 @@ pub enum Behind {
     Log,
     /// Level 0 of the tablet, whose compaction fails: only an operator can help.
     Failing,
+    /// The disk, which has no room for the log: only an operator can help.
+    Room,
 }
 
 impl Behind {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 5] =
-        [Self::Memory, Self::Memtables, Self::LevelZero, Self::Log, Self::Failing];
+    pub const ALL: [Self; 6] =
+        [Self::Memory, Self::Memtables, Self::LevelZero, Self::Log, Self::Failing, Self::Room];
 
     /// A name for metrics.
     pub fn name(self) -> &'static str {
@@ -97,6 +99,7 @@ impl Behind {
             Self::LevelZero => "level_zero",
             Self::Log => "log_queue",
             Self::Failing => "compaction_fails",
+            Self::Room => "disk_full",
         }
     }
 
@@ -108,6 +111,7 @@ impl Behind {
             Self::LevelZero => "its compactions are behind the writes",
             Self::Log => "its commit log is behind the writes",
             Self::Failing => "its compaction fails; the server's log says why",
+            Self::Room => "its disk is full",
         }
     }
 }
@@ -219,6 +223,12 @@ pub(crate) fn failing(why: Option<&Error>) -> Error {
         |error| format!("its compaction fails: {error}"),
     );
     Error::overloaded(format!("the tablet takes no writes: {text}"), RETRY_AFTER_MAX)
+}
+
+/// The refusal of a write while the log lacks space, and why, where that is known still.
+pub(crate) fn lacks_room(why: Option<&str>) -> Error {
+    let text = why.unwrap_or_else(|| Behind::Room.text());
+    Error::overloaded(format!("the server takes no writes: {text}"), RETRY_AFTER_MAX)
 }
 
 /// Whether the error is a refusal for pressure: the same write may succeed later.

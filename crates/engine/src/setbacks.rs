@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, ErrorKind};
-use crate::manifest::is_shortage;
 use crate::pressure::Behind;
 use crate::tablet::TabletId;
 
@@ -55,7 +54,7 @@ impl Setbacks {
             }
             Behind::Memtables => self.last(Work::Flush, tablet),
             Behind::LevelZero | Behind::Failing => self.last(Work::LevelZero, tablet),
-            Behind::Log => None,
+            Behind::Log | Behind::Room => None,
         }
     }
 
@@ -68,7 +67,7 @@ impl Setbacks {
     /// a bad sector, or be another user's, unless other tablets meet the like.
     pub(crate) fn is_of_machine(&self, error: &Error) -> bool {
         if error.kind() != ErrorKind::Io {
-            return is_shortage(error);
+            return error.is_shortage();
         }
         let setbacks = self.lock();
         let failing = setbacks.iter().filter(|(_, error)| error.kind() == ErrorKind::Io);

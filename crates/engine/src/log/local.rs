@@ -7,12 +7,12 @@
 //!
 //! Guarantees after opening: batches are written in the order of [`CommitLog::append`]; none is
 //! reported as published before it is as durable as the [`crate::db::SyncMode`] promises; after a failed
-//! write or sync none is, ever. (A segment that cannot be begun for now is waited for.)
+//! write or sync none is, ever. (A segment that cannot be begun for now, and space, are waited for.)
 
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -153,6 +153,7 @@ impl LocalLog {
             synced: AtomicU64::new(summary.max_seq),
             segments: Mutex::new(segments),
             busy_since: AtomicU64::new(0),
+            lacks_room: AtomicBool::new(false),
             metrics: LogMetrics::default(),
         };
         shared.metrics.segment();
@@ -439,6 +440,10 @@ impl CommitLog for LocalLog {
 
     fn held(&self) -> Option<String> {
         self.shared.held()
+    }
+
+    fn lacks_room(&self) -> bool {
+        self.shared.lacks_room.load(Ordering::Relaxed)
     }
 
     fn hurry(&self) {

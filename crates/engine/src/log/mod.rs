@@ -198,6 +198,8 @@ pub trait CommitLog: Send + Sync + Debug {
     fn give_back(&self) -> Option<Duration>;
     /// Why batches wait, where they have for a while and the log goes on by itself once it can.
     fn held(&self) -> Option<String>;
+    /// Whether they wait for want of space: until there is some, more would only wait with them.
+    fn lacks_room(&self) -> bool;
     /// The log is about to be closed: where it waits for what may never come, it fails instead.
     fn hurry(&self);
     /// Writes and syncs what is queued, seals the log and stops. Blocks. Later appends fail.

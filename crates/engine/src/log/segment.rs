@@ -52,7 +52,8 @@ pub(super) struct Predecessor {
     pub(super) bytes: u64,
 }
 
-/// Creates a segment: its header, opening and name are durable when this returns.
+/// Creates a segment: its header, opening and name are durable when this returns. It has space for `reserve_bytes`, or where the disk
+/// lacks that, for none beyond the opening. Errors are [in doubt](Error::is_in_doubt) where the directory may not be synced again.
 pub(super) fn create_segment(
     files: &dyn Files,
     dir: &Path,
@@ -62,12 +63,18 @@ pub(super) fn create_segment(
 ) -> Result<RecordWriter> {
     let path = dir.join(segment_name(id));
     let mut writer = RecordWriter::create(files, &path, MAGIC, id)?;
-    // Space is a hint: where it cannot be had now, a later write will say so.
-    let _ = writer.reserve(reserve_bytes);
+    let reserved = writer.reserve(reserve_bytes, reserve_bytes);
+    if reserved.is_err_and(|error| error.kind() == ErrorKind::NoSpace) {
+        // What there was of it is the file's by now, and others need it.
+        files.truncate(&path, 0)?;
+    }
     let previous = previous.unwrap_or(Predecessor { id: 0, bytes: 0 });
     writer.append(&encode_opening(previous.id, previous.bytes))?;
     writer.sync()?;
-    files.sync_dir(dir)?;
+    files.sync_dir(dir).map_err(|error| match error.kind() {
+        ErrorKind::NoSpace => error.of_unknown_outcome(),
+        _ => error,
+    })?;
     Ok(writer)
 }
 

@@ -10,8 +10,9 @@
 //! the last group within a moment ([`super::gather`]); so a lone commit waits for nothing and a thousand waiting ones
 //! share a sync; segments are synced before they are followed;
 //! the first failed write or sync ends the thread, and nothing is reported as published after it. A segment for which the
-//! system has no open file or memory left is no such failure: nothing is in it yet, and all before it is synced. What is
-//! queued is held, and its creation tried again until it succeeds or the log is to be closed.
+//! system has no open file, memory or space left is no such failure: nothing is in it yet, and all before it is synced. Nor is
+//! space that a segment lacks for what comes next: that is reserved before it is written, where the file system can. What is
+//! queued is held, and the step tried again until it succeeds or the log is to be closed.
 //!
 //! A commit that is alone, where the log does not sync each group, is written by its caller ([`write_here`]): to wake the
 //! thread and be woken by it takes several times as long as the write. Everything else is the thread's: syncs, new
@@ -19,7 +20,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -45,15 +46,23 @@ const LAY_OUT_GROUP_BYTES_MAX: u64 = 32 << 10;
 /// Reserved space that a sealed segment may keep. Less is not worth a system call.
 const SEALED_SLACK_BYTES: u64 = 1 << 20;
 
+/// Space that a segment gets at a time which has used up its own, or had none. Less is many system calls; more, and the last of a disk
+/// is a segment's that has no use for it.
+const ROOM_STEP_BYTES: u64 = 1 << 20;
+
+/// A marker with its header. Space for one is kept behind each batch.
+const MARKER_BYTES: u64 = RECORD_HEADER_BYTES + 1;
+
 /// Bytes of batches that a caller writes itself, at most: some ten microseconds of its thread.
 const HERE_BYTES_MAX: u64 = 64 << 10;
 
-/// Pause before a segment that could not be begun is tried again: at first, and at most after twice as long each time. A try
+/// Pause before what the system has nothing left for is tried again: at first, and at most after twice as long each time. A try
 /// costs a few system calls; a longer pause keeps commits waiting that could go on.
 const HOLD_PAUSE: Duration = Duration::from_millis(10);
 const HOLD_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How long what is queued is held before health checks are told: a shorter want is over before anybody looks.
+/// How long what is queued is held before health checks are told: a shorter want is over before anybody looks. Of a full disk they
+/// are told at once: writes are refused meanwhile.
 const HOLD_TOLD: Duration = Duration::from_secs(1);
 
 /// How long one write or sync is under way before health checks are told. Disks of clouds stand still for a second or two now and then;
@@ -78,6 +87,8 @@ pub(super) struct Shared {
     pub(super) segments: Mutex<Vec<Arc<SegmentInfo>>>,
     /// When who writes began with what is under way (monotonic micros); 0 where nothing is.
     pub(super) busy_since: AtomicU64,
+    /// What is queued is held for want of space.
+    pub(super) lacks_room: AtomicBool,
     pub(super) metrics: LogMetrics,
 }
 
@@ -242,18 +253,19 @@ impl Shared {
         (queue, timeout.timed_out())
     }
 
-    /// Waits for `pause` with what is queued, after `held` of that. False where the log is to be closed: a segment is not
-    /// waited for then.
+    /// Waits for `pause` with what is queued, after `held` of that. False where the log is to be closed: nothing is waited for then.
     fn hold(&self, error: &Error, held: Duration, pause: Duration) -> bool {
         self.metrics.held();
         if held.is_zero() {
-            tracing::error!(%error, "the commit log cannot begin its next segment; writes wait until it can");
+            tracing::error!(%error, "the commit log cannot go on; writes wait until it can");
         }
+        let is_full = error.kind() == ErrorKind::NoSpace;
+        self.lacks_room.store(is_full, Ordering::Relaxed);
         let mut queue = lock(&self.queue);
-        if held >= HOLD_TOLD {
-            queue
-                .held
-                .get_or_insert_with(|| format!("writes wait for a segment of the log: {error}"));
+        if is_full {
+            queue.held = Some(format!("the disk is full, and writes wait for room: {error}"));
+        } else if held >= HOLD_TOLD {
+            queue.held = Some(format!("writes wait for a segment of the log: {error}"));
         }
         let (queue, _) = self
             .wake
@@ -264,12 +276,16 @@ impl Shared {
 
     /// Notes that writing begins, until what it returns is dropped.
     fn begin(&self) -> Busy<'_> {
-        self.note_begun();
+        self.note_begun(self.clock.monotonic_micros());
         Busy(self)
     }
 
-    fn note_begun(&self) {
-        self.busy_since.store(self.clock.monotonic_micros().max(1), Ordering::Relaxed);
+    fn note_begun(&self, now_micros: u64) {
+        self.busy_since.store(now_micros.max(1), Ordering::Relaxed);
+    }
+
+    fn note_done(&self) {
+        self.busy_since.store(0, Ordering::Relaxed);
     }
 
     /// Why writes wait, where they have for long.
@@ -315,7 +331,7 @@ struct Busy<'a>(&'a Shared);
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        self.0.busy_since.store(0, Ordering::Relaxed);
+        self.0.note_done();
     }
 }
 
@@ -453,6 +469,8 @@ impl Worker {
 
     /// Tells that entries are as durable as they will be.
     fn publish(&mut self, mut entries: Vec<Append>, observer: &dyn LogObserver) {
+        // Whoever is told so sees a log that is done with it.
+        self.shared.note_done();
         if let Some(last) = entries.last() {
             observer.published(last.last_seq);
         }
@@ -467,7 +485,9 @@ impl Worker {
             let mut queue = lock(&self.shared.queue);
             let bytes = queue.entries.iter().map(|entry| entry.batch.bytes().len() as u64);
             let bytes = bytes.fold(0, |sum, bytes| sum + RECORD_HEADER_BYTES + bytes);
-            let full = self.writer.len() + bytes > self.shared.options.segment_bytes;
+            let end = self.writer.len() + bytes;
+            let full = end > self.shared.options.segment_bytes
+                || end + MARKER_BYTES > self.writer.reserved();
             if queue.failed.is_some() || queue.is_asked() || full || bytes > HERE_BYTES_MAX {
                 return Ok(false);
             }
@@ -506,6 +526,7 @@ impl Worker {
             if full && self.state.has_batch {
                 self.rotate()?;
             }
+            self.make_room(bytes.len())?;
             let offset = self.writer.append(bytes)?;
             let first_seq = entry.last_seq - u64::from(entry.mutations.max(1) - 1);
             self.state.begun.get_or_insert(Mark { first_seq, offset });
@@ -567,6 +588,7 @@ impl Worker {
     fn sync_file(&mut self) -> Result<()> {
         let clock = &self.shared.clock;
         let began = clock.monotonic_micros();
+        self.shared.note_begun(began);
         self.writer.sync()?;
         self.shared.metrics.sync(clock.monotonic_micros().saturating_sub(began));
         self.shared.synced.store(self.state.written, Ordering::Release);
@@ -592,8 +614,43 @@ impl Worker {
             return self.sync();
         }
         self.state.unmarked_since = None;
-        self.writer.append(&encode_marker())?;
+        self.mark()?;
         self.writer.flush()
+    }
+
+    /// Appends a marker, if there is space for it: it is worth no wait.
+    fn mark(&mut self) -> Result<()> {
+        let marker = encode_marker();
+        match self.reserve(marker.len()) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => Ok(()),
+            reserved => reserved.and_then(|()| self.writer.append(&marker).map(drop)),
+        }
+    }
+
+    /// Sees that the segment has space for a record with a payload of `payload_len` bytes and a marker behind it; `NoSpace` where the
+    /// disk has none.
+    fn reserve(&mut self, payload_len: usize) -> Result<()> {
+        let wanted = self.writer.len_with(payload_len) + MARKER_BYTES;
+        let ahead = wanted.next_multiple_of(ROOM_STEP_BYTES);
+        let ahead = ahead.min(self.shared.options.segment_bytes).max(wanted);
+        match self.writer.reserve(wanted, ahead) {
+            // The last of the disk is less than a step.
+            Err(error) if error.kind() == ErrorKind::NoSpace => self.writer.reserve(wanted, wanted),
+            reserved => reserved,
+        }
+    }
+
+    /// The same, and waits until the disk has space.
+    fn make_room(&mut self, payload_len: usize) -> Result<()> {
+        match self.reserve(payload_len) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {}
+            reserved => return reserved,
+        }
+        // Who waits for a sync of what there is does not wait for space.
+        if self.writer.len() > self.writer.durable() {
+            self.sync()?;
+        }
+        self.patiently(|log| log.reserve(payload_len))
     }
 
     /// Tells the shared list of segments what was written.
@@ -633,9 +690,10 @@ impl Worker {
     }
 
     fn rotate(&mut self) -> Result<()> {
+        self.shared.note_begun(self.shared.clock.monotonic_micros());
         // Not patiently: after a write or a sync that failed, for want of memory too, nobody knows what is in the file.
         self.complete()?;
-        self.patiently(Self::trim)?;
+        self.patiently(|log| log.trim().map_err(of_a_sealed_segment))?;
         let previous = Predecessor { id: self.writer.file_id(), bytes: self.writer.len() };
         let id = previous.id + 1;
         let writer = self.patiently(|log| log.begin_segment(id, previous))?;
@@ -648,17 +706,18 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes a step again until it no longer meets too many open files, or no memory. It must leave nothing where it does.
+    /// Takes a step again until it no longer meets too many open files, no memory, or a full disk. It must leave nothing where it does.
     fn patiently<T>(&mut self, mut step: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         let (mut held, mut pause) = (Duration::ZERO, HOLD_PAUSE);
         let mut goes_on = true;
         loop {
             let error = match step(self) {
-                Err(error) if error.kind() == ErrorKind::Exhausted => error,
+                Err(error) if error.may_pass() => error,
                 done => {
                     if !held.is_zero() && done.is_ok() {
+                        self.shared.lacks_room.store(false, Ordering::Relaxed);
                         lock(&self.shared.queue).held = None;
-                        self.shared.note_begun();
+                        self.shared.note_begun(self.shared.clock.monotonic_micros());
                         tracing::info!("the commit log goes on, after {} ms", held.as_millis());
                     }
                     return done;
@@ -679,7 +738,7 @@ impl Worker {
     fn begin_segment(&self, id: u64, previous: Predecessor) -> Result<RecordWriter> {
         let Shared { files, dir, options, .. } = self.shared.as_ref();
         let begun = create_segment(files.as_ref(), dir, id, Some(previous), options.segment_bytes);
-        if begun.as_ref().is_err_and(|error| error.kind() == ErrorKind::Exhausted) {
+        if begun.as_ref().is_err_and(Error::may_pass) {
             // A segment without an opening that another follows would be taken for damage.
             let path = dir.join(segment_name(id));
             if files.exists(&path)? {
@@ -693,11 +752,16 @@ impl Worker {
     pub(super) fn finish(&mut self) -> Result<()> {
         if self.state.has_batch {
             self.sync_file()?;
-            self.writer.append(&encode_marker())?;
+            self.mark()?;
         }
         self.complete()?;
         self.trim()?;
         self.report(false);
         Ok(())
     }
+}
+
+/// The error of a cut whose sync may be what failed: where that lacked space, another proves nothing.
+fn of_a_sealed_segment(error: Error) -> Error {
+    if error.kind() == ErrorKind::NoSpace { error.of_unknown_outcome() } else { error }
 }

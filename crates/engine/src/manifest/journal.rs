@@ -78,8 +78,6 @@ pub struct Contents {
 #[derive(Debug)]
 pub struct Journal {
     writer: RecordWriter,
-    /// Bytes for which space was reserved, from the beginning of the file.
-    reserved: u64,
 }
 
 impl Journal {
@@ -161,7 +159,7 @@ impl Journal {
     ) -> Result<Self> {
         check_payload(path, FILE_HEADER_BYTES, first)?;
         let writer = RecordWriter::create(files, path, magic, id)?;
-        let mut journal = Self { writer, reserved: 0 };
+        let mut journal = Self { writer };
         // Its marker, too: that is written when the file has its name, and counts.
         journal.keep_spare(first.len(), 0)?;
         journal.writer.append(first)?;
@@ -188,17 +186,8 @@ impl Journal {
     /// it, as far as the file system reserves any. `NoSpace` where there is none; nothing has changed then.
     pub(crate) fn keep_spare(&mut self, payload_len: usize, spare: u64) -> Result<()> {
         let wanted = self.writer.len_with(payload_len) + RECORD_HEADER_BYTES + spare;
-        if wanted > self.reserved {
-            // The spare once more, so that not every record asks.
-            let reserved = (wanted + spare).next_multiple_of(RESERVE_STEP_BYTES);
-            match self.writer.reserve(reserved) {
-                Ok(()) => self.reserved = reserved,
-                Err(error) if error.kind() == ErrorKind::NoSpace => return Err(error),
-                // Then a write that lacks space says so.
-                Err(_) => {}
-            }
-        }
-        Ok(())
+        // The spare once more, so that not every record asks.
+        self.writer.reserve(wanted, (wanted + spare).next_multiple_of(RESERVE_STEP_BYTES))
     }
 
     /// Bytes of the file.

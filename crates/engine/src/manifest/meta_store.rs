@@ -20,7 +20,7 @@ use bytes::Bytes;
 
 use super::journal::{Record, sync_parent};
 use super::meta_record::{self, MetaRecord};
-use super::rotation::{Effect, Found, RotatingJournal, Series, may_pass};
+use super::rotation::{Effect, Found, RotatingJournal, Series};
 use super::{MetaChange, MetaEntry, MetaExpect, MetaStore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
@@ -286,7 +286,7 @@ impl LocalMetaStore {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let snapshot = self.state().encode_snapshot();
         match journal.begin(&snapshot) {
-            Err(error) if may_pass(&error) => {
+            Err(error) if error.may_pass() => {
                 tracing::warn!(%error, "the catalog's next file cannot be begun: nothing of it can be changed until it can");
                 Ok(())
             }

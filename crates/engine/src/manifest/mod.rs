@@ -28,7 +28,7 @@ use crate::error::Result;
 
 pub(crate) use meta_record::encode_snapshot as encode_meta_snapshot;
 pub(crate) use meta_store::SERIES as META_SERIES;
-pub(crate) use rotation::{Series, is_shortage, may_pass, wrote_nothing};
+pub(crate) use rotation::{Series, wrote_nothing};
 pub(crate) use tablet_manifest::{
     SERIES as MANIFEST_SERIES, encode_snapshot as encode_manifest_snapshot,
     replay as replay_manifest,

@@ -90,16 +90,6 @@ pub(crate) fn wrote_nothing(error: &Error) -> bool {
     !error.is_in_doubt()
 }
 
-/// Whether the same append may succeed later: nothing was written, for want of something that there may be again.
-pub(crate) fn may_pass(error: &Error) -> bool {
-    wrote_nothing(error) && is_shortage(error)
-}
-
-/// Whether there was too little of something that there may be enough of again.
-pub(crate) fn is_shortage(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Exhausted | ErrorKind::NoSpace)
-}
-
 /// An error after which the outcome is not known.
 fn unknown(error: Error) -> Error {
     match error.kind() {
@@ -112,7 +102,7 @@ fn unknown(error: Error) -> Error {
 
 /// An error of what does not count yet: a shortage there may pass; after any other the disk is not trusted.
 fn unknown_unless_short(error: Error) -> Error {
-    if is_shortage(&error) { error } else { unknown(error) }
+    if error.is_shortage() { error } else { unknown(error) }
 }
 
 /// Writes a change into the file that there is, where there is space for all of it: found out by a write, the want of it would
@@ -255,7 +245,7 @@ impl RotatingJournal {
             (None, Some(journal)) => append_to(journal, change, effect, reserve_bytes),
             // Without an open file or room for the next it goes into this one, which has grown beyond what is good for a start.
             (Some(Err(error)), Some(journal))
-                if may_pass(&error)
+                if error.may_pass()
                     && (effect == Effect::Frees || journal.bytes() < OUTGROWN_BYTES_MAX) =>
             {
                 append_to(journal, change, effect, reserve_bytes)
@@ -276,7 +266,7 @@ impl RotatingJournal {
     fn note(&mut self, written: Result<()>) -> Result<()> {
         if let Err(error) = &written
             && self.failed.is_none()
-            && !may_pass(error)
+            && !error.may_pass()
         {
             self.failed = Some(error.to_string());
         }

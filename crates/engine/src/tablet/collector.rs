@@ -162,7 +162,8 @@ impl Tablet {
         if self.is_dropped() || jobs.collector.walking || now < jobs.collector.look_at {
             return None;
         }
-        if self.core.check_writable().is_err() || self.is_pressed() {
+        let takes_no_more = self.core.check_writable().is_err() || self.core.lacks_room();
+        if takes_no_more || self.is_pressed() {
             jobs.collector.look_at = now + PRESSED_WAIT_MICROS;
             return None;
         }

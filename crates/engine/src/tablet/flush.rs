@@ -13,7 +13,7 @@ use crate::core::{Core, EngineMetrics};
 use crate::cursor::Cursor;
 use crate::db::Health;
 use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::{VersionEdit, is_shortage};
+use crate::manifest::VersionEdit;
 use crate::memtable::Memtable;
 use crate::setbacks::Work;
 use crate::store::Outputs;
@@ -183,7 +183,7 @@ impl Tablet {
     /// an edit for which there is no room is not begun, and one that failed with an outcome that is not known has made the
     /// engine read-only.
     fn may_pass(&self, error: &Error) -> bool {
-        is_shortage(error) && !matches!(self.core.health(), Health::ReadOnly(_))
+        error.is_shortage() && !matches!(self.core.health(), Health::ReadOnly(_))
     }
 
     fn flush_again(&self, retry: &mut Retry, error: &Error) {

@@ -46,9 +46,7 @@ use crate::compaction::pick::Busy;
 use crate::compaction::{CompactionStats, ages};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::{
-    Excised, SstRef, TabletManifest, Version, VersionEdit, may_pass, wrote_nothing,
-};
+use crate::manifest::{Excised, SstRef, TabletManifest, Version, VersionEdit, wrote_nothing};
 use crate::options::CompactionStyle;
 use crate::schema::TabletSchema;
 use crate::setbacks::Work;
@@ -467,7 +465,7 @@ impl Tablet {
         let version = match manifest.append(edit) {
             Ok(version) => version,
             Err(error) => {
-                if !may_pass(&error) {
+                if !error.may_pass() {
                     self.core.fail(&error);
                 }
                 if !wrote_nothing(&error) {

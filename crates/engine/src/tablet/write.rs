@@ -305,6 +305,10 @@ impl Tablet {
         if self.is_dropped() {
             return Err(dropped());
         }
+        if self.core.lacks_room() {
+            self.core.refusals.count(Behind::Room);
+            return Err(pressure::lacks_room(self.core.pipeline.log().held().as_deref()));
+        }
         if !self.core.background.load(Ordering::Acquire) {
             return Ok(());
         }

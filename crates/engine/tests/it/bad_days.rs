@@ -11,13 +11,14 @@ use proptest::prelude::*;
 
 use tepui_engine::ErrorKind;
 use tepui_engine::cell::{FamilyId, RowBatch, RowRange};
-use tepui_engine::db::{CompressionPolicy, Engine, EngineOptions, Health, SyncMode};
+use tepui_engine::db::{CompressionPolicy, Engine, EngineOptions, Health, HeldBy, SyncMode};
 use tepui_engine::io::{
     CrashMode, DirEntry, Directory, Fault, FaultFiles, FaultOp, FileLock, Files, ManualClock,
     MemoryFiles, RandomFile, SeededRng, WritableFile,
 };
 use tepui_engine::manifest::{MetaChange, MetaExpect, MetaStore};
 use tepui_engine::offline::{CatalogEntry, TableTablets};
+use tepui_engine::pressure::Behind;
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::{ReadView, ScanOptions, Tablet, TabletId};
 
@@ -297,11 +298,66 @@ fn a_drop_of_rows_that_finds_no_open_file_is_not_done_and_may_be_sent_again() {
 }
 
 #[test]
-fn a_full_disk_refuses_writes_keeps_reads_and_recovers_with_a_restart() {
+fn a_disk_that_others_fill_holds_the_write_that_met_it_refuses_others_and_goes_on_once_there_is_room()
+ {
+    let disk = Arc::new(MemoryFiles::new());
+    let rig = faulty_within(&disk, tiny_options(), Some(ROOM_BYTES));
+    block_on(rig.tablet.apply(batch("before", "1"))).unwrap();
+    rig.faults.set_quota_bytes(Some(0));
+    // The segment is full in the end, and the next has no room.
+    let mut acknowledged = 0;
+    let mut met = loop {
+        let tablet = Arc::clone(&rig.tablet);
+        let row = format!("row-{acknowledged:04}");
+        let mut write = Box::pin(async move { tablet.apply(batch(&row, "in time")).await });
+        let done = loop {
+            if let Some(done) = (&mut write).now_or_never() {
+                break Some(done);
+            }
+            if rig.engine.health() != Health::Serving {
+                break None;
+            }
+            std::thread::yield_now();
+        };
+        let Some(done) = done else { break write };
+        done.unwrap();
+        acknowledged += 1;
+    };
+    let Health::Held { by: HeldBy::Log, reason } = rig.engine.health() else {
+        panic!("{:?}", rig.engine.health())
+    };
+    assert!(reason.contains("the disk is full") && reason.contains(".log"), "{reason}");
+    // What comes now has not begun, and is told why and when to come back; reads go on.
+    let refused = block_on(rig.tablet.apply(batch("later", "no"))).unwrap_err();
+    assert!(refused.kind() == ErrorKind::Overloaded && !refused.is_in_doubt(), "{refused:?}");
+    assert!(refused.retry_after().is_some() && refused.message().contains("the disk is full"));
+    assert_eq!(rig.engine.refusals().get(Behind::Room), 1);
+    assert_eq!(value(&rig.tablet, "before").as_deref(), Some("1"));
+    assert_eq!(value(&rig.tablet, "row-0000").as_deref(), Some("in time"));
+    assert!((&mut met).now_or_never().is_none());
+
+    rig.faults.set_quota_bytes(None);
+    block_on(met).unwrap();
+    while rig.engine.health() != Health::Serving {
+        std::thread::yield_now();
+    }
+    block_on(rig.tablet.apply(batch("later", "yes"))).unwrap();
+    drop(rig);
+    let rig = faulty(&disk);
+    for row in (0..=acknowledged).map(|n| format!("row-{n:04}")) {
+        assert_eq!(value(&rig.tablet, &row).as_deref(), Some("in time"), "{row}");
+    }
+    assert_eq!(value(&rig.tablet, "later").as_deref(), Some("yes"));
+}
+
+#[test]
+fn a_full_disk_where_no_space_can_be_reserved_refuses_writes_keeps_reads_and_recovers_with_a_restart()
+ {
     let disk = Arc::new(MemoryFiles::new());
     let rig = faulty(&disk);
     let mut acknowledged = Vec::new();
-    rig.faults.set_quota_bytes(Some(20_000));
+    // Less than a segment: a file system that reserves none has the log believe that there is room.
+    rig.faults.set_quota_bytes(Some(10_000));
     let error = loop {
         let row = format!("row-{:04}", acknowledged.len());
         match block_on(rig.tablet.apply(batch(&row, &format!("value of {row}")))) {
@@ -342,6 +398,8 @@ fn a_read_only_engine_keeps_its_catalog_and_on_a_full_disk_lets_entries_go() {
         let rig = faulty_within(&disk, tiny_options(), full.then_some(ROOM_BYTES));
         if full {
             rig.faults.set_quota_bytes(Some(0));
+            let no_room = Fault::new(FaultOp::Append).on_path("/log/").kind(ErrorKind::NoSpace);
+            rig.faults.inject(no_room);
         } else {
             rig.faults.inject(Fault::new(FaultOp::Sync).on_path("/log/"));
         }

@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use futures::executor::block_on;
 
 use tepui_engine::ErrorKind;
 use tepui_engine::cell::{RowBatch, RowRange};
-use tepui_engine::db::{Engine, EngineOptions, Health};
+use tepui_engine::db::{Engine, EngineOptions, Health, HeldBy};
 use tepui_engine::io::{
     CrashMode, Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles, SeededRng,
 };
@@ -58,6 +59,27 @@ fn write(tablet: &Tablet, n: usize) -> tepui_engine::Result<u64> {
     block_on(tablet.apply(RowBatch { row: row(n).into_bytes().into(), mutations }))
 }
 
+/// The write as [`write`] has it; makes room, of which it tells the number of the write, where that waits since the disk is full.
+fn write_and_make_room(
+    engine: &Engine,
+    tablet: &Tablet,
+    n: usize,
+    make_room: &mut dyn FnMut(usize),
+) -> tepui_engine::Result<u64> {
+    let mutations = vec![put(1, "q", 1000, &text(n))];
+    let mut write = Box::pin(tablet.apply(RowBatch { row: row(n).into_bytes().into(), mutations }));
+    loop {
+        if let Some(done) = (&mut write).now_or_never() {
+            return done;
+        }
+        if let Health::Held { by: HeldBy::Log, reason } = engine.health() {
+            assert!(reason.contains("the disk is full"), "{reason}");
+            make_room(n);
+        }
+        std::thread::yield_now();
+    }
+}
+
 fn read(tablet: &Tablet, n: usize) -> Option<String> {
     let projection = Projection::all();
     block_on(tablet.read_row(row(n).as_bytes(), &projection, ReadView::Durable))
@@ -66,10 +88,14 @@ fn read(tablet: &Tablet, n: usize) -> Option<String> {
 }
 
 /// Runs the history; which writes were acknowledged, and the errors of the others.
-fn history(engine: &Engine, tablet: &Tablet) -> Vec<tepui_engine::Result<u64>> {
+fn history(
+    engine: &Engine,
+    tablet: &Tablet,
+    make_room: &mut dyn FnMut(usize),
+) -> Vec<tepui_engine::Result<u64>> {
     (0..WRITES)
         .map(|n| {
-            let written = write(tablet, n);
+            let written = write_and_make_room(engine, tablet, n, make_room);
             if n % FLUSH_EVERY == FLUSH_EVERY - 1 {
                 drop(block_on(tablet.flush()));
                 drop(engine.run_background());
@@ -83,7 +109,11 @@ fn check(fault: &Fault, disk: &MemoryFiles, faults: &FaultFiles) -> bool {
     let what = format!("{fault:?}");
     let (engine, tablet) = open(Arc::new(faults.clone()));
     faults.inject(fault.clone());
-    let written = history(&engine, &tablet);
+    let mut make_room = |_| {
+        assert!(what.contains("NoSpace"), "{what} is waited for");
+        faults.heal();
+    };
+    let written = history(&engine, &tablet, &mut make_room);
     let mut first_refused = None;
     for (n, result) in written.iter().enumerate() {
         match result {
@@ -135,7 +165,8 @@ fn operations(op: FaultOp) -> u64 {
     let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
     let (engine, tablet) = open(Arc::new(faults.clone()));
     let before = faults.count(op);
-    assert!(history(&engine, &tablet).iter().all(Result::is_ok));
+    let written = history(&engine, &tablet, &mut |_| panic!("there is room"));
+    assert!(written.iter().all(Result::is_ok));
     engine.close().unwrap();
     faults.count(op) - before
 }
@@ -167,13 +198,46 @@ fn whichever_operation_fails_no_acknowledged_write_is_lost_and_the_reason_is_tol
 }
 
 #[test]
-fn a_disk_that_is_full_at_any_byte_keeps_what_was_acknowledged() {
+fn a_disk_that_is_full_at_any_byte_is_waited_for_and_keeps_what_was_acknowledged() {
+    let mut waits = 0;
     for quota in (0..14_000).step_by(97) {
         let disk = MemoryFiles::new();
         let faults = FaultFiles::new(Arc::new(disk.clone()));
+        faults.set_quota_bytes(Some(1 << 20));
         let (engine, tablet) = open(Arc::new(faults.clone()));
         faults.set_quota_bytes(Some(quota));
-        let written = history(&engine, &tablet);
+        let mut crashed = None;
+        let mut make_room = |waiting| {
+            let copy = || disk.crashed_copy(CrashMode::Strict, &SeededRng::new(1));
+            crashed.get_or_insert_with(|| (waiting, copy()));
+            faults.heal();
+        };
+        let written = history(&engine, &tablet, &mut make_room);
+        assert!(written.iter().all(Result::is_ok), "{quota}: {written:?}");
+        waits += u64::from(crashed.is_some());
+        faults.heal();
+        engine.close().unwrap();
+        drop((engine, tablet));
+        for (acknowledged, files) in crashed.into_iter().chain([(WRITES, disk)]) {
+            let (_engine, tablet) = open(Arc::new(files));
+            for n in 0..acknowledged {
+                assert_eq!(read(&tablet, n), Some(text(n)), "{quota} bytes: write {n} is lost");
+            }
+            write(&tablet, WRITES).unwrap();
+        }
+    }
+    assert!(waits > 50, "{waits}");
+}
+
+#[test]
+fn a_disk_that_is_full_where_none_can_be_reserved_keeps_what_was_acknowledged() {
+    for quota in (0..14_000).step_by(97) {
+        let disk = MemoryFiles::new();
+        let faults = FaultFiles::new(Arc::new(disk.clone()));
+        // What was reserved before there was a quota is none of it.
+        let (engine, tablet) = open(Arc::new(faults.clone()));
+        faults.set_quota_bytes(Some(quota));
+        let written = history(&engine, &tablet, &mut |_| faults.heal());
         if let Some(error) = written.iter().find_map(|w| w.as_ref().err()) {
             assert_eq!(error.kind(), ErrorKind::NoSpace, "{quota}: {error}");
             assert!(matches!(engine.health(), Health::ReadOnly(r) if r.contains("no space")));

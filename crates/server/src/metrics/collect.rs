@@ -365,7 +365,7 @@ impl Sources {
         out.counter("log_mutations", "mutations in these writes", figures.mutations)?;
         let help = "bytes that these writes took in the log, their framing included";
         out.counter("log_written_bytes", help, figures.bytes)?;
-        let help = "tries to begin a segment of the log that met too many open files or no memory";
+        let help = "tries to begin a segment of the log, or to reserve room in one, that met too many open files, no memory or a full disk";
         out.counter("log_segment_retries", help, figures.segment_retries)?;
         let help = "zeros that the log wrote ahead for small groups";
         out.counter("log_laid_out_bytes", help, figures.laid_out_bytes)?;

@@ -8,7 +8,7 @@ use super::*;
 use crate::db::SyncMode;
 use crate::io::{CrashMode, Env, Fault, FaultOp, MemoryFiles, SeededRng};
 use crate::log::record::FILE_HEADER_BYTES;
-use crate::log::testing::{BusyClock, SyncGate, Watch, World, append, batch, dir};
+use crate::log::testing::{BusyClock, SyncGate, Watch, World, append, batch, dir, encoded_large};
 use crate::log::worker::MARKER_AFTER_IDLE_MICROS;
 use crate::relay;
 
@@ -365,6 +365,124 @@ fn a_segment_that_finds_no_open_file_holds_the_queue_until_there_is_one() {
         opened.log.close().unwrap();
         assert_eq!(world.open(always()).unwrap().seqs(), (1..=20).collect::<Vec<_>>(), "{op:?}");
     }
+}
+
+#[test]
+fn a_full_disk_holds_what_is_queued_until_there_is_room() {
+    // Room for nothing; for a part of the next opening; for that and no batch; for some segments.
+    for left in [0, 30, 120, 500] {
+        let world = World::new();
+        world.files.set_quota_bytes(Some(1 << 20));
+        let opened = world.open(options(SyncMode::Always, 200)).unwrap();
+        let watch = start(&opened.log);
+        opened.log.append(append(7, 1)).unwrap();
+        watch.wait(1).unwrap();
+        world.files.set_quota_bytes(Some(left));
+        assert!(!opened.log.lacks_room());
+        for n in 2..=20 {
+            opened.log.append(append(7, n)).unwrap();
+        }
+        // At once, and not after a while.
+        until(|| opened.log.held().is_some());
+        let told = opened.log.held().unwrap();
+        assert!(told.starts_with("the disk is full, and writes wait for room: "), "{told}");
+        assert!(opened.log.lacks_room() && watch.published() < 20, "{left}");
+        let retries = opened.log.figures().segment_retries;
+        until(|| opened.log.figures().segment_retries >= retries + 2);
+        world.files.set_quota_bytes(None);
+        watch.wait(20).unwrap();
+        until(|| !opened.log.lacks_room());
+        assert_eq!(opened.log.held(), None);
+        opened.log.close().unwrap();
+        assert_eq!(world.open(always()).unwrap().seqs(), (1..=20).collect::<Vec<_>>(), "{left}");
+    }
+}
+
+#[test]
+fn a_segment_whose_first_bytes_find_no_room_is_begun_anew() {
+    for op in [FaultOp::Create, FaultOp::Append, FaultOp::Sync] {
+        let world = World::new();
+        let opened = world.open(options(SyncMode::Always, 200)).unwrap();
+        let watch = start(&opened.log);
+        world.files.inject(Fault::new(op).on_path("2.log").kind(ErrorKind::NoSpace));
+        for n in 1..=20 {
+            opened.log.append(append(7, n)).unwrap();
+        }
+        watch.wait(20).unwrap();
+        assert_eq!(opened.log.figures().segment_retries, 1, "{op:?}");
+        opened.log.close().unwrap();
+        assert_eq!(world.open(always()).unwrap().seqs(), (1..=20).collect::<Vec<_>>(), "{op:?}");
+    }
+}
+
+#[test]
+fn a_directory_whose_sync_finds_no_room_ends_the_log() {
+    let world = World::new();
+    let opened = world.open(options(SyncMode::Always, 200)).unwrap();
+    let watch = start(&opened.log);
+    world.files.inject(Fault::new(FaultOp::SyncDir).kind(ErrorKind::NoSpace));
+    for n in 1..=20 {
+        // It may have failed by now.
+        drop(opened.log.append(append(7, n)));
+    }
+    assert_eq!(watch.wait(20).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!(opened.log.append(append(7, 21)).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert!(!opened.log.lacks_room());
+}
+
+#[test]
+fn a_segment_without_room_for_all_of_it_uses_what_there_is_and_syncs_before_it_waits() {
+    const VALUE_BYTES: usize = 300_000;
+    let world = World::new();
+    world.files.set_quota_bytes(Some(3 << 20));
+    let opened = world.open(options(SyncMode::Never, 8 << 20)).unwrap();
+    let watch = start(&opened.log);
+    let large = |n| {
+        let mut batch = encoded_large(n, VALUE_BYTES);
+        batch.set_first_seq(n);
+        Append { batch, mutations: 1, last_seq: n, permit: None }
+    };
+    let mut n = 0;
+    while !opened.log.lacks_room() {
+        n += 1;
+        opened.log.append(large(n)).unwrap();
+        until(|| watch.published() == n || opened.log.lacks_room());
+    }
+    assert!(n > 8, "{n} batches of a third of a megabyte found room in three");
+    // Whoever needs what is published to be durable, as a flush does, is not kept.
+    opened.log.sync(n - 1).unwrap();
+    let crashed = world.memory.crashed_copy(CrashMode::Strict, &SeededRng::new(1));
+    let found = World::on(crashed).open(always()).unwrap().seqs();
+    assert!(found.len() as u64 >= n - 1, "{} of {n}", found.len());
+    world.files.set_quota_bytes(None);
+    watch.wait(n).unwrap();
+    opened.log.close().unwrap();
+    assert_eq!(world.open(always()).unwrap().seqs(), (1..=n).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_log_that_waits_for_room_does_not_keep_a_server_from_closing_and_leaves_no_half() {
+    let world = World::new();
+    world.files.set_quota_bytes(Some(1 << 20));
+    let opened = world.open(options(SyncMode::Always, 200)).unwrap();
+    let watch = start(&opened.log);
+    world.files.set_quota_bytes(Some(0));
+    for n in 1..=20 {
+        opened.log.append(append(7, n)).unwrap();
+    }
+    until(|| opened.log.lacks_room());
+    opened.log.hurry();
+    assert_eq!(watch.wait(20).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!(opened.log.close().unwrap_err().kind(), ErrorKind::NoSpace);
+    // What found room is written, and may be found; of what comes behind it nothing is.
+    let published = watch.published();
+    drop(opened);
+    world.files.heal();
+    let found = world.open(always()).unwrap();
+    assert_eq!(found.summary.torn, None);
+    let seqs = found.seqs();
+    assert!(seqs.len() as u64 >= published);
+    assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());
 }
 
 #[test]

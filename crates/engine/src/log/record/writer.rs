@@ -30,6 +30,8 @@ pub struct RecordWriter {
     durable: u64,
     /// Up to here the file has zeros for records to come.
     laid_out: u64,
+    /// Up to here it has space, as far as its file system reserves any.
+    reserved: u64,
     /// Each write is soon synced.
     syncs_soon: bool,
     failed: Option<Error>,
@@ -50,6 +52,7 @@ impl RecordWriter {
             len,
             durable: 0,
             laid_out: 0,
+            reserved: 0,
             syncs_soon: false,
             failed: None,
         })
@@ -96,9 +99,22 @@ impl RecordWriter {
         self
     }
 
-    /// Reserves space for `len` bytes in all. A hint: a failure changes nothing.
-    pub fn reserve(&mut self, len: u64) -> Result<()> {
-        self.file.reserve(len)
+    /// Sees that there is space for `len` bytes in all, and where there was none for them, for `ahead`, as far as the file system
+    /// reserves any. `NoSpace` where there is too little; nothing counts as changed then.
+    pub fn reserve(&mut self, len: u64, ahead: u64) -> Result<()> {
+        if len > self.reserved {
+            match self.file.reserve(ahead) {
+                Err(error) if error.kind() == ErrorKind::NoSpace => return Err(error),
+                // Of what else may fail, a write that lacks space says so.
+                _ => self.reserved = ahead,
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes for which it has space, as far as is known.
+    pub fn reserved(&self) -> u64 {
+        self.reserved
     }
 
     /// Bytes up to which the file was laid out with zeros; records may have come to lie on them since.

@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use futures::FutureExt as _;
 use tepui_engine::cell::RowRange;
 use tepui_engine::error::ErrorKind;
 use tepui_engine::io::CrashMode;
@@ -265,6 +266,7 @@ fn a_restore_for_which_the_disk_is_full_is_done_by_the_next_server_and_never_sai
     let place = with_table(Arc::new(faults.clone()));
     place.make(BACKUP);
     let begun = restore_begun(&place);
+    // What is reserved while there is no quota is none of it: the log fails.
     let place = place.restart();
     faults.set_quota_bytes(Some(0));
     place.try_set("row", "second").unwrap_err();
@@ -327,8 +329,9 @@ fn on_a_full_disk_backups_are_deleted_and_expire() {
     place.make(&format!("{CLUSTER}/backups/expires"));
     let place = place.restart();
     faults.set_quota_bytes(Some(0));
-    place.try_set("row", "second").unwrap_err();
-    place.backups.create(COPY, &place.asked(10 * HOUR)).unwrap_err();
+    let tablet = place.tablet(TABLE);
+    let mut waits = Box::pin(tablet.apply(of_row("row", "second")));
+    assert!((&mut waits).now_or_never().is_none());
     place.backups.delete(BACKUP).unwrap();
     place.pass(11 * HOUR);
     place.backups.sweep();
@@ -354,8 +357,10 @@ fn on_a_full_disk_an_instance_goes_whose_backup_was_being_made() {
     let hook = move |path: &Path| {
         if path.extension().is_some_and(|extension| extension == "sst") {
             backups.resources.create(instance, Instance::default()).unwrap();
-            full.set_quota_bytes(Some(0));
+            let append = Fault::new(FaultOp::Append).on_path("/log/");
+            full.inject(append.kind(ErrorKind::NoSpace));
             pollster::block_on(tablet.apply(of_row("row", "second"))).unwrap_err();
+            full.set_quota_bytes(Some(0));
         }
     };
     faults.before_sync(Some(Arc::new(hook)));
