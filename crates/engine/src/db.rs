@@ -234,8 +234,9 @@ impl Engine {
         floor = backups.damaged.iter().map(|id| id.0).fold(floor, u64::max);
         let mut orphans_removed = remove_orphans(&env, &layout, &named, lists_lost, &mut floor)?;
 
-        let changes =
-            ChangeLog::open(files.as_ref(), &layout.changes(), options.change_log_bytes_max)?;
+        let disk_bytes = files.disk_space(layout.root())?.map(|space| space.total);
+        let bytes_max = options.change_log_bytes_max_on(disk_bytes);
+        let changes = ChangeLog::open(files.as_ref(), &layout.changes(), bytes_max)?;
         let (after_segment, last_kept) = changes.newest();
         floor = floor.max(last_kept);
 

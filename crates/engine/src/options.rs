@@ -30,8 +30,9 @@ pub struct EngineOptions {
     /// not outgrow what they may hold.
     pub log_bytes_max: u64,
     /// Bytes of change files above which the oldest are removed even where their retention period is not over. Less
-    /// loses changes that a stream may still want; more can fill the disk, which stops all writes.
-    pub change_log_bytes_max: u64,
+    /// loses changes that a stream may still want; more can fill the disk, which stops all writes. `None` for
+    /// [`CHANGE_LOG_BYTES_MAX`], but no more than a [part](CHANGE_LOG_DISK_PART) of the disk.
+    pub change_log_bytes_max: Option<u64>,
     /// Bytes of a memtable before it is flushed. Smaller ones make more, smaller L0 files and so more
     /// compaction; larger ones cost memory and replay time.
     pub memtable_bytes: u64,
@@ -168,13 +169,27 @@ pub enum FilterPolicy {
 /// value takes anyhow, the one with its pointer is a third at most, and mostly cached.
 pub const SEPARATE_VALUES_BYTES: u64 = 8 << 10;
 
+/// Bytes of change files by default, at most: most of a day at a megabyte a second, compressed little.
+pub const CHANGE_LOG_BYTES_MAX: u64 = 64 << 30;
+
+/// The part of its disk that change files have by default, at most: data, its compactions and the log have the rest.
+pub const CHANGE_LOG_DISK_PART: u64 = 4;
+
+impl EngineOptions {
+    /// Bytes of change files at most, on a disk of so many.
+    pub(crate) fn change_log_bytes_max_on(&self, disk_bytes: Option<u64>) -> u64 {
+        let part = disk_bytes.map_or(u64::MAX, |bytes| bytes / CHANGE_LOG_DISK_PART);
+        self.change_log_bytes_max.unwrap_or(CHANGE_LOG_BYTES_MAX.min(part))
+    }
+}
+
 impl Default for EngineOptions {
     fn default() -> Self {
         Self {
             sync: SyncMode::Always,
             log_segment_bytes: 64 << 20,
             log_bytes_max: 512 << 20,
-            change_log_bytes_max: 64 << 30,
+            change_log_bytes_max: None,
             memtable_bytes: 64 << 20,
             memtables_waiting_max: 3,
             memtables_total_bytes: 512 << 20,

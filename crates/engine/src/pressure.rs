@@ -225,10 +225,10 @@ pub(crate) fn failing(why: Option<&Error>) -> Error {
     Error::overloaded(format!("the tablet takes no writes: {text}"), RETRY_AFTER_MAX)
 }
 
-/// The refusal of a write while the log lacks space, and why, where that is known still.
-pub(crate) fn lacks_room(why: Option<&str>) -> Error {
+/// The refusal of a write while the log lacks space, and why, where that is known still. `chance` is a random number.
+pub(crate) fn lacks_room(why: Option<&str>, chance: u64) -> Error {
     let text = why.unwrap_or_else(|| Behind::Room.text());
-    Error::overloaded(format!("the server takes no writes: {text}"), RETRY_AFTER_MAX)
+    Error::overloaded(format!("the server takes no writes: {text}"), retry_after(1.0, unit(chance)))
 }
 
 /// Whether the error is a refusal for pressure: the same write may succeed later.

@@ -272,7 +272,7 @@ mod tests {
     fn files_over_the_limit_of_all_do_not_wait_for_those_before_them_to_go() {
         let (files, clock) = (MemoryFiles::new(), ManualClock::new(1_767_225_600_000_000));
         filled(&files, &clock).close().unwrap();
-        let options = EngineOptions { change_log_bytes_max: 1, ..options() };
+        let options = EngineOptions { change_log_bytes_max: Some(1), ..options() };
         let engine = Engine::open(env(&files, &clock), Path::new("/data"), options).unwrap();
         engine.tablets()[0].keep_changes(Some(DAY));
         while let Some(wait) = engine.expire_changes(1_000) {
@@ -286,7 +286,7 @@ mod tests {
         let (files, clock) = (MemoryFiles::new(), ManualClock::new(1_767_225_600_000_000));
         filled(&files, &clock).close().unwrap();
         let faults = FaultFiles::new(Arc::new(files.clone()));
-        let options = EngineOptions { change_log_bytes_max: 1, ..options() };
+        let options = EngineOptions { change_log_bytes_max: Some(1), ..options() };
         let env = Env { files: Arc::new(faults.clone()), ..env(&files, &clock) };
         let engine = Engine::open(env, Path::new("/data"), options).unwrap();
         engine.tablets()[0].keep_changes(Some(DAY));

@@ -30,11 +30,13 @@ mod tail;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::{Either, select};
 
 use crate::cell::{Mutation, RowBatch, SEQ_COUNTER_BITS, SEQ_MAX, Seq};
 use crate::error::Result;
@@ -240,7 +242,7 @@ impl Tablet {
     /// A position at which everything is visible, in the log, and not older than a second or so: where a reader that has
     /// nothing to read stands, and where one begins that wants what is written from now on. Every change that was acknowledged before the call is at
     /// or below it; all that begins later is above, whichever way the wall clock is set. Where nothing was written for longer, an empty batch is: a position that only memory
-    /// knew could come again after a crash.
+    /// knew could come again after a crash. While the log waits for space it is an older one, that of the last write.
     pub async fn fence_changes(&self) -> Result<Seq> {
         let core = self.core();
         let pipeline = &core.pipeline;
@@ -249,7 +251,7 @@ impl Tablet {
             now.saturating_sub_unsigned(seq >> SEQ_COUNTER_BITS) <= FENCE_AGE_MS as i64
         };
         let recorded = pipeline.recorded();
-        if is_recent(recorded) {
+        if is_recent(recorded) || core.lacks_room() {
             return Ok(recorded);
         }
         let batch = encode_batch(NO_TABLET, &RowBatch { row: Bytes::new(), mutations: Vec::new() });
@@ -265,9 +267,18 @@ impl Tablet {
                 }
             }
         };
-        match fence {
-            Some(fence) => fence.await,
-            None => pipeline.wait_recorded(begun).await.map(|()| begun),
+        let mut visible = pin!(pipeline.wait_visible_unless_full(begun));
+        let waited = match fence {
+            // It is to be polled, and its error is that of a write that had begun.
+            Some(fence) => match select(fence, visible.as_mut()).await {
+                Either::Left((written, _)) => written.map(drop),
+                Either::Right((waited, _)) => waited,
+            },
+            None => visible.await,
+        };
+        match waited {
+            Err(_) if core.lacks_room() => Ok(pipeline.recorded()),
+            waited => waited.map(|()| begun),
         }
     }
 

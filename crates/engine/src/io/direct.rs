@@ -272,7 +272,7 @@ impl WritableFile for DirectWritable {
     }
 
     fn reserve(&mut self, len: u64) -> Result<()> {
-        reserve(&self.target.file, &self.target.path, len)
+        reserve(&self.target.file, &self.target.path, self.len(), len)
     }
 }
 

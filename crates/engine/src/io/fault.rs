@@ -145,6 +145,10 @@ struct Plan {
     faults: Vec<Fault>,
     counts: HashMap<FaultOp, u64>,
     quota_bytes: Option<u64>,
+    /// Up to where the bytes of files were counted when they reserved them.
+    reserved: HashMap<PathBuf, u64>,
+    /// Reservations succeed and get nothing.
+    reserves_nothing: bool,
     free_bytes: Option<u64>,
     before_append: Option<AppendHook>,
     before_sync: Option<FileHook>,
@@ -211,9 +215,28 @@ impl FaultFiles {
     }
 
     /// Lets this many bytes more be appended or reserved; then appends write what still fits and fail with
-    /// [`ErrorKind::NoSpace`], as reservations do. What a file reserved since there was a limit it may still append. `None` lifts the limit.
+    /// [`ErrorKind::NoSpace`], as reservations do, which keep what they got. What a file reserved since there was a limit it may still append,
+    /// and gives back when it is truncated or removed. So many bytes are free. `None` lifts the limit.
     pub fn set_quota_bytes(&self, quota: Option<u64>) {
         lock(&self.plan).quota_bytes = quota;
+    }
+
+    /// Has reservations succeed that get nothing, as on a file system that knows none.
+    pub fn reserve_nothing(&self) {
+        lock(&self.plan).reserves_nothing = true;
+    }
+
+    /// Gives back what a file has reserved beyond `len`.
+    fn give_back(&self, path: &Path, len: u64) {
+        let mut plan = lock(&self.plan);
+        let Some(reserved) = plan.reserved.remove(path) else { return };
+        let kept = reserved.min(len);
+        if kept > 0 {
+            plan.reserved.insert(path.to_owned(), kept);
+        }
+        if let Some(left) = &mut plan.quota_bytes {
+            *left += reserved - kept;
+        }
     }
 
     /// Says that so many bytes are free, whatever is written. `None` asks the files within.
@@ -262,7 +285,10 @@ impl fmt::Debug for FaultFiles {
 
 impl Files for FaultFiles {
     fn disk_space(&self, path: &Path) -> Result<Option<DiskSpace>> {
-        let said = lock(&self.plan).free_bytes;
+        let said = {
+            let plan = lock(&self.plan);
+            plan.free_bytes.or(plan.quota_bytes)
+        };
         let space = |free| Ok(Some(DiskSpace { free, total: u64::MAX }));
         said.map_or_else(|| self.inner.disk_space(path), space)
     }
@@ -300,7 +326,9 @@ impl Files for FaultFiles {
 
     fn truncate(&self, path: &Path, len: u64) -> Result<()> {
         self.check(FaultOp::Truncate, path)?;
-        self.inner.truncate(path, len)
+        self.inner.truncate(path, len)?;
+        self.give_back(path, len);
+        Ok(())
     }
 
     fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
@@ -325,7 +353,10 @@ impl Files for FaultFiles {
 
     fn remove(&self, path: &Path) -> Result<()> {
         self.check(FaultOp::Remove, path)?;
-        self.inner.remove(path)
+        let len = if self.inner.exists(path)? { self.inner.open(path)?.len()? } else { 0 };
+        self.inner.remove(path)?;
+        self.give_back(path, len);
+        Ok(())
     }
 
     fn remove_large(&self, path: &Path) -> Result<Removed> {
@@ -374,8 +405,6 @@ struct FaultWritable {
     inner: Box<dyn WritableFile>,
     path: PathBuf,
     files: FaultFiles,
-    /// Up to here its bytes were counted when it reserved them.
-    reserved: u64,
 }
 
 impl FaultWritable {
@@ -384,7 +413,7 @@ impl FaultWritable {
         path: &Path,
         files: &FaultFiles,
     ) -> Box<dyn WritableFile> {
-        Box::new(Self { inner, path: path.to_owned(), files: files.clone(), reserved: 0 })
+        Box::new(Self { inner, path: path.to_owned(), files: files.clone() })
     }
 }
 
@@ -399,8 +428,9 @@ impl WritableFile for FaultWritable {
             return Err(error);
         }
         let room = {
-            let reserved = self.reserved.saturating_sub(self.inner.len());
             let mut plan = lock(&self.files.plan);
+            let reserved = plan.reserved.get(&self.path).copied().unwrap_or(0);
+            let reserved = reserved.saturating_sub(self.inner.len());
             match &mut plan.quota_bytes {
                 None => data.len(),
                 Some(left) => {
@@ -440,14 +470,20 @@ impl WritableFile for FaultWritable {
 
     fn reserve(&mut self, len: u64) -> Result<()> {
         self.files.check(FaultOp::Reserve, &self.path)?;
-        if let Some(left) = &mut lock(&self.files.plan).quota_bytes {
-            let more = len.saturating_sub(self.inner.len().max(self.reserved));
-            *left = left.checked_sub(more).ok_or_else(|| {
+        let mut plan = lock(&self.files.plan);
+        let plan = &mut *plan;
+        if let Some(left) = plan.quota_bytes.as_mut().filter(|_| !plan.reserves_nothing) {
+            let reserved = plan.reserved.entry(self.path.clone()).or_default();
+            let from = self.inner.len().max(*reserved);
+            let more = len.saturating_sub(from);
+            let got = more.min(*left);
+            *left -= got;
+            *reserved = from + got;
+            if got < more {
                 let path = self.path.display();
                 let text = format!("reserve space for {path}: no space left within the quota");
-                Error::new(ErrorKind::NoSpace, text)
-            })?;
-            self.reserved = self.reserved.max(len);
+                return Err(Error::new(ErrorKind::NoSpace, text));
+            }
         }
         self.inner.reserve(len)
     }
@@ -593,13 +629,26 @@ mod tests {
         files.set_quota_bytes(Some(10));
         let mut file = files.create(Path::new("f")).unwrap();
         file.append(b"ab").unwrap();
-        assert_eq!(file.reserve(11).unwrap_err().kind(), ErrorKind::NoSpace);
         file.reserve(6).unwrap();
         file.reserve(5).unwrap();
         let mut other = files.create(Path::new("g")).unwrap();
         assert_eq!(other.append(b"12345").unwrap_err().kind(), ErrorKind::NoSpace);
         file.append(b"cdef").unwrap();
         assert_eq!(file.append(b"g").unwrap_err().kind(), ErrorKind::NoSpace);
+    }
+
+    #[test]
+    fn a_reservation_that_fails_keeps_what_it_got_until_the_file_is_cut() {
+        let (_, files) = both();
+        files.set_quota_bytes(Some(10));
+        let mut file = files.create(Path::new("f")).unwrap();
+        assert_eq!(file.reserve(11).unwrap_err().kind(), ErrorKind::NoSpace);
+        let mut other = files.create(Path::new("g")).unwrap();
+        assert_eq!(other.append(b"1").unwrap_err().kind(), ErrorKind::NoSpace);
+        files.truncate(Path::new("f"), 0).unwrap();
+        other.append(b"12345").unwrap();
+        file.append(b"12345").unwrap();
+        assert_eq!(file.append(b"6").unwrap_err().kind(), ErrorKind::NoSpace);
     }
 
     #[test]

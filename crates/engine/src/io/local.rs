@@ -186,7 +186,15 @@ impl Files for LocalFiles {
             .create_new(true)
             .open(path)
             .map_err(|e| failed("create", path, &e))?;
-        Ok(Box::new(LocalWritable { file, path: path.to_owned(), len: 0, laid_out: 0, told: 0 }))
+        Ok(Box::new(LocalWritable {
+            file,
+            path: path.to_owned(),
+            len: 0,
+            laid_out: 0,
+            told: 0,
+            #[cfg(target_os = "linux")]
+            reserved: 0,
+        }))
     }
 
     #[cfg(target_os = "linux")]
@@ -344,13 +352,14 @@ struct LocalLock {
 
 impl FileLock for LocalLock {}
 
-/// Reserves space for `len` bytes of a file, where its file system can.
+/// Reserves space for the bytes `from` to `to` of a file, where its file system can. Only what it has not: XFS wants all of the range
+/// to be free, whatever the file has of it.
 #[cfg(target_os = "linux")]
-pub(super) fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
-    if len == 0 {
+pub(super) fn reserve(file: &File, path: &Path, from: u64, to: u64) -> Result<()> {
+    if to <= from {
         return Ok(());
     }
-    match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, len) {
+    match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, from, to - from) {
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
         Err(errno) => Err(failed("reserve space for", path, &errno.into())),
     }
@@ -365,6 +374,9 @@ struct LocalWritable {
     laid_out: u64,
     /// Up to here the device has been told of what was appended.
     told: u64,
+    /// Up to here it has space.
+    #[cfg(target_os = "linux")]
+    reserved: u64,
 }
 
 impl WritableFile for LocalWritable {
@@ -406,7 +418,9 @@ impl WritableFile for LocalWritable {
 
     #[cfg(target_os = "linux")]
     fn reserve(&mut self, len: u64) -> Result<()> {
-        reserve(&self.file, &self.path, len)
+        reserve(&self.file, &self.path, self.reserved.max(self.len), len)?;
+        self.reserved = self.reserved.max(len);
+        Ok(())
     }
 
     #[cfg(not(target_os = "linux"))]

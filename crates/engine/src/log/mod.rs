@@ -92,6 +92,8 @@ pub struct Append {
 pub trait LogObserver: Send + Sync + Debug {
     /// Every batch up to this sequence is as durable as the log's [`SyncMode`] promises.
     fn published(&self, through: Seq);
+    /// The log waits for space on the disk, from now on and until somebody makes some.
+    fn lacks_room(&self, error: &Error);
     /// The log failed, for good: nothing that is not published yet will be.
     fn failed(&self, error: &Error);
 }

@@ -45,7 +45,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{Append, CommitLog, EncodedBatch, Hlc, LogObserver, Owes, closed, lock, poisoned};
 use crate::cell::Seq;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::relay;
 
 /// Bytes of batches queued or being synced. Smaller would stall bulk loads while a slow sync runs
@@ -130,17 +130,21 @@ struct State {
     recorded: Seq,
     /// Who waits for `visible` to reach a sequence.
     waiters: Waiters,
+    /// The same, of those who have something else to do where the log waits for space.
+    busy_waiters: Waiters,
     /// The same for `recorded`.
     readers: Waiters,
     closed: bool,
 }
+
+type Waiter = relay::Receiver<Result<()>>;
 
 /// Who waits for a sequence to be reached.
 #[derive(Default)]
 struct Waiters(BTreeMap<Seq, Vec<relay::Sender<Result<()>>>>);
 
 impl Waiters {
-    fn add(&mut self, seq: Seq) -> relay::Receiver<Result<()>> {
+    fn add(&mut self, seq: Seq) -> Waiter {
         let (sender, receiver) = relay::channel();
         self.0.entry(seq).or_default().push(sender);
         receiver
@@ -156,7 +160,7 @@ impl Waiters {
 
     fn fail(&mut self, error: &Error, answers: &mut Answers) {
         let waiters = std::mem::take(&mut self.0).into_values().flatten();
-        answers.waiters.extend(waiters.map(|waiter| (waiter, Err(poisoned(error)))));
+        answers.waiters.extend(waiters.map(|waiter| (waiter, Err(error.clone()))));
     }
 }
 
@@ -232,6 +236,7 @@ impl Shared {
         // Release: a reader that loads this sees the memtable inserts that it covers.
         self.visible.store(visible, Ordering::Release);
         state.waiters.answer(visible, answers);
+        state.busy_waiters.answer(visible, answers);
         state.readers.answer(state.recorded, answers);
     }
 
@@ -257,14 +262,22 @@ impl LogObserver for Shared {
         self.change(|state| state.published = state.published.max(through));
     }
 
+    fn lacks_room(&self, error: &Error) {
+        let mut answers = Answers::default();
+        lock(&self.state).busy_waiters.fail(&waits_for_room(error.message()), &mut answers);
+        answers.send();
+    }
+
     fn failed(&self, error: &Error) {
         let mut answers = Answers::default();
         let mut state = lock(&self.state);
         self.failed.get_or_init(|| error.clone());
         // Later tickets must not find a place: there is none after a failure.
         let flying = std::mem::take(&mut state.flying);
-        state.waiters.fail(error, &mut answers);
-        state.readers.fail(error, &mut answers);
+        let told = poisoned(error);
+        state.waiters.fail(&told, &mut answers);
+        state.busy_waiters.fail(&told, &mut answers);
+        state.readers.fail(&told, &mut answers);
         drop(state);
         self.close_gates();
         let commits = flying.into_iter().filter_map(|flying| flying.done);
@@ -448,13 +461,23 @@ impl CommitPipeline {
 
     /// Waits until everything up to `seq`, a sequence that this pipeline handed out, is visible.
     pub fn wait_visible(&self, seq: Seq) -> impl Future<Output = Result<()>> + Send + use<> {
-        let waiting = if self.visible() >= seq { Ok(None) } else { self.enqueue_waiter(seq) };
-        async move {
-            match waiting? {
-                None => Ok(()),
-                Some(receiver) => receiver.await.unwrap_or_else(|| Err(closed())),
+        let waiting = self.enqueue(seq, |state| Ok(&mut state.waiters));
+        async { waited(waiting?).await }
+    }
+
+    /// The same, of who has something else to do; `NoSpace` where the log waits for space, or comes to.
+    pub fn wait_visible_unless_full(
+        &self,
+        seq: Seq,
+    ) -> impl Future<Output = Result<()>> + Send + use<> {
+        let waiting = self.enqueue(seq, |state| {
+            // Where it comes to that later, it looks for waiters after it has said so.
+            if self.log.lacks_room() {
+                return Err(waits_for_room(&self.log.held().unwrap_or_default()));
             }
-        }
+            Ok(&mut state.busy_waiters)
+        });
+        async { waited(waiting?).await }
     }
 
     /// Waits until [`Self::recorded`] has reached `seq`.
@@ -470,13 +493,20 @@ impl CommitPipeline {
         receiver.await.unwrap_or_else(|| Err(closed()))
     }
 
-    fn enqueue_waiter(&self, seq: Seq) -> Result<Option<relay::Receiver<Result<()>>>> {
+    fn enqueue(
+        &self,
+        seq: Seq,
+        list: impl FnOnce(&mut State) -> Result<&mut Waiters>,
+    ) -> Result<Option<Waiter>> {
+        if self.visible() >= seq {
+            return Ok(None);
+        }
         let mut state = lock(&self.shared.state);
         if self.visible() >= seq {
             return Ok(None);
         }
         self.shared.check_failed()?;
-        Ok(Some(state.waiters.add(seq)))
+        Ok(Some(list(&mut state)?.add(seq)))
     }
 
     /// What ended the log, if something did: no more commits are taken.
@@ -496,6 +526,19 @@ impl CommitPipeline {
         self.shared.close_gates();
         self.log.close()
     }
+}
+
+/// The answer of a waiter; `None` has nothing to wait for.
+async fn waited(waiter: Option<Waiter>) -> Result<()> {
+    match waiter {
+        None => Ok(()),
+        Some(receiver) => receiver.await.unwrap_or_else(|| Err(closed())),
+    }
+}
+
+/// What those hear who have something else to do than to wait for space with the log.
+fn waits_for_room(why: &str) -> Error {
+    Error::new(ErrorKind::NoSpace, format!("the commit log waits for room: {why}"))
 }
 
 /// What bulk of so many bytes takes of the [`BULK_QUEUE_BYTES_MAX`] of its gate, where the log takes no more than `room` in its time: then a

@@ -63,7 +63,7 @@ pub(super) fn create_segment(
 ) -> Result<RecordWriter> {
     let path = dir.join(segment_name(id));
     let mut writer = RecordWriter::create(files, &path, MAGIC, id)?;
-    let reserved = writer.reserve(reserve_bytes, reserve_bytes);
+    let reserved = writer.reserve(reserve_bytes);
     if reserved.is_err_and(|error| error.kind() == ErrorKind::NoSpace) {
         // What there was of it is the file's by now, and others need it.
         files.truncate(&path, 0)?;

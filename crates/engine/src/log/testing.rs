@@ -147,6 +147,8 @@ impl LogObserver for Watch {
         self.changed.notify_all();
     }
 
+    fn lacks_room(&self, _error: &Error) {}
+
     fn failed(&self, error: &Error) {
         lock(&self.state).1 = Some(error.clone());
         self.changed.notify_all();

@@ -254,19 +254,28 @@ impl Shared {
     }
 
     /// Waits for `pause` with what is queued, after `held` of that. False where the log is to be closed: nothing is waited for then.
-    fn hold(&self, error: &Error, held: Duration, pause: Duration) -> bool {
+    fn hold(
+        &self,
+        error: &Error,
+        (held, pause): (Duration, Duration),
+        observer: &dyn LogObserver,
+    ) -> bool {
         self.metrics.held();
         if held.is_zero() {
             tracing::error!(%error, "the commit log cannot go on; writes wait until it can");
         }
         let is_full = error.kind() == ErrorKind::NoSpace;
-        self.lacks_room.store(is_full, Ordering::Relaxed);
-        let mut queue = lock(&self.queue);
         if is_full {
-            queue.held = Some(format!("the disk is full, and writes wait for room: {error}"));
+            let why = format!("the disk is full, and writes wait for room: {error}");
+            lock(&self.queue).held = Some(why);
+            if !self.lacks_room.swap(true, Ordering::SeqCst) {
+                observer.lacks_room(error);
+            }
         } else if held >= HOLD_TOLD {
-            queue.held = Some(format!("writes wait for a segment of the log: {error}"));
+            let why = format!("writes wait for a segment of the log: {error}");
+            lock(&self.queue).held = Some(why);
         }
+        let queue = lock(&self.queue);
         let (queue, _) = self
             .wake
             .wait_timeout_while(queue, pause, |queue| !queue.closing && !queue.hurried)
@@ -446,7 +455,7 @@ impl Worker {
             (entries, rotate.then_some(queue.rotations_asked))
         };
         let began = self.shared.clock.monotonic_micros();
-        let bytes = self.write_group(&entries)?;
+        let bytes = self.write_group(&entries, observer)?;
         let now = self.shared.clock.monotonic_micros();
         let took = now.saturating_sub(began);
         self.shared.metrics.took(bytes, took);
@@ -459,7 +468,7 @@ impl Worker {
         self.sync_if_due()?;
         if let Some(asked) = rotations_asked {
             if self.state.has_batch {
-                self.rotate()?;
+                self.rotate(observer)?;
             }
             lock(&self.shared.queue).rotations_done = asked;
             self.shared.turned.notify_all();
@@ -494,7 +503,7 @@ impl Worker {
             queue.take(&mut self.spare)
         };
         let known = self.deadline().unwrap_or(u64::MAX);
-        self.write_group(&entries)?;
+        self.write_group(&entries, observer)?;
         self.publish(entries, observer);
         // The thread sleeps until the deadline that it knew of.
         let look_again = self.deadline().is_some_and(|deadline| deadline < known);
@@ -515,7 +524,7 @@ impl Worker {
     }
 
     /// Writes entries, as durable as they are to be; their bytes.
-    fn write_group(&mut self, entries: &[Append]) -> Result<u64> {
+    fn write_group(&mut self, entries: &[Append], observer: &dyn LogObserver) -> Result<u64> {
         if entries.is_empty() {
             return Ok(0);
         }
@@ -524,9 +533,9 @@ impl Worker {
             let bytes = entry.batch.bytes();
             let full = self.writer.len_with(bytes.len()) > self.shared.options.segment_bytes;
             if full && self.state.has_batch {
-                self.rotate()?;
+                self.rotate(observer)?;
             }
-            self.make_room(bytes.len())?;
+            self.make_room(bytes.len(), observer)?;
             let offset = self.writer.append(bytes)?;
             let first_seq = entry.last_seq - u64::from(entry.mutations.max(1) - 1);
             self.state.begun.get_or_insert(Mark { first_seq, offset });
@@ -613,44 +622,60 @@ impl Worker {
         if self.state.dirty_since.is_some() {
             return self.sync();
         }
+        self.mark()
+    }
+
+    /// Writes a marker behind what was synced, if there is space for it: it is worth no wait.
+    fn mark(&mut self) -> Result<()> {
         self.state.unmarked_since = None;
-        self.mark()?;
+        match self.reserve(self.writer.len() + MARKER_BYTES) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(()),
+            reserved => reserved?,
+        }
+        self.writer.append(&encode_marker())?;
         self.writer.flush()
     }
 
-    /// Appends a marker, if there is space for it: it is worth no wait.
-    fn mark(&mut self) -> Result<()> {
-        let marker = encode_marker();
-        match self.reserve(marker.len()) {
-            Err(error) if error.kind() == ErrorKind::NoSpace => Ok(()),
-            reserved => reserved.and_then(|()| self.writer.append(&marker).map(drop)),
+    /// Sees that the segment has space for so many bytes in all; `NoSpace` where the disk has none.
+    fn reserve(&mut self, wanted: u64) -> Result<()> {
+        let reserved = self.writer.reserved();
+        if wanted <= reserved {
+            return Ok(());
         }
-    }
-
-    /// Sees that the segment has space for a record with a payload of `payload_len` bytes and a marker behind it; `NoSpace` where the
-    /// disk has none.
-    fn reserve(&mut self, payload_len: usize) -> Result<()> {
-        let wanted = self.writer.len_with(payload_len) + MARKER_BYTES;
         let ahead = wanted.next_multiple_of(ROOM_STEP_BYTES);
         let ahead = ahead.min(self.shared.options.segment_bytes).max(wanted);
-        match self.writer.reserve(wanted, ahead) {
+        // What a reservation got before it failed it keeps, and others need it: one that must fail is not tried.
+        let free = self.shared.files.disk_space(&self.shared.dir)?.map(|space| space.free);
+        let from = reserved.max(self.writer.len());
+        let fits = |to: u64| free.is_none_or(|free| free >= to.saturating_sub(from));
+        if !fits(wanted) {
+            let (path, more) = (self.writer.path().display(), wanted.saturating_sub(from));
+            let text =
+                format!("{path} needs {more} bytes more, and {} are free", free.unwrap_or(0));
+            return Err(Error::new(ErrorKind::NoSpace, text));
+        }
+        match self.writer.reserve(if fits(ahead) { ahead } else { wanted }) {
             // The last of the disk is less than a step.
-            Err(error) if error.kind() == ErrorKind::NoSpace => self.writer.reserve(wanted, wanted),
+            Err(error) if error.kind() == ErrorKind::NoSpace => self.writer.reserve(wanted),
             reserved => reserved,
         }
     }
 
-    /// The same, and waits until the disk has space.
-    fn make_room(&mut self, payload_len: usize) -> Result<()> {
-        match self.reserve(payload_len) {
+    /// Sees that the segment has space for a record with a payload of `payload_len` bytes and a marker behind it, and waits until the
+    /// disk has some.
+    fn make_room(&mut self, payload_len: usize, observer: &dyn LogObserver) -> Result<()> {
+        let wanted = |log: &Self| log.writer.len_with(payload_len) + MARKER_BYTES;
+        match self.reserve(wanted(self)) {
             Err(error) if error.kind() == ErrorKind::NoSpace => {}
             reserved => return reserved,
         }
-        // Who waits for a sync of what there is does not wait for space.
+        // What is there does not wait for space with what comes, nor who waits for it.
         if self.writer.len() > self.writer.durable() {
             self.sync()?;
+            self.mark()?;
         }
-        self.patiently(|log| log.reserve(payload_len))
+        observer.published(self.state.written);
+        self.patiently(observer, |log| log.reserve(wanted(log)))
     }
 
     /// Tells the shared list of segments what was written.
@@ -689,14 +714,15 @@ impl Worker {
         Ok(())
     }
 
-    fn rotate(&mut self) -> Result<()> {
+    fn rotate(&mut self, observer: &dyn LogObserver) -> Result<()> {
         self.shared.note_begun(self.shared.clock.monotonic_micros());
         // Not patiently: after a write or a sync that failed, for want of memory too, nobody knows what is in the file.
         self.complete()?;
-        self.patiently(|log| log.trim().map_err(of_a_sealed_segment))?;
+        observer.published(self.state.written);
+        self.patiently(observer, |log| log.trim().map_err(of_a_sealed_segment))?;
         let previous = Predecessor { id: self.writer.file_id(), bytes: self.writer.len() };
         let id = previous.id + 1;
-        let writer = self.patiently(|log| log.begin_segment(id, previous))?;
+        let writer = self.patiently(observer, |log| log.begin_segment(id, previous))?;
         self.report(true);
         let bytes = writer.len();
         self.writer = self.shared.writer(writer);
@@ -707,7 +733,11 @@ impl Worker {
     }
 
     /// Takes a step again until it no longer meets too many open files, no memory, or a full disk. It must leave nothing where it does.
-    fn patiently<T>(&mut self, mut step: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
+    fn patiently<T>(
+        &mut self,
+        observer: &dyn LogObserver,
+        mut step: impl FnMut(&mut Self) -> Result<T>,
+    ) -> Result<T> {
         let (mut held, mut pause) = (Duration::ZERO, HOLD_PAUSE);
         let mut goes_on = true;
         loop {
@@ -727,7 +757,7 @@ impl Worker {
                 return Err(error);
             }
             // Once more in any case: what ends the server has closed its connections.
-            goes_on = self.shared.hold(&error, held, pause);
+            goes_on = self.shared.hold(&error, (held, pause), observer);
             held += pause;
             pause = (pause * 2).min(HOLD_PAUSE_MAX);
         }
@@ -737,15 +767,12 @@ impl Worker {
     /// goes.
     fn begin_segment(&self, id: u64, previous: Predecessor) -> Result<RecordWriter> {
         let Shared { files, dir, options, .. } = self.shared.as_ref();
-        let begun = create_segment(files.as_ref(), dir, id, Some(previous), options.segment_bytes);
-        if begun.as_ref().is_err_and(Error::may_pass) {
-            // A segment without an opening that another follows would be taken for damage.
-            let path = dir.join(segment_name(id));
-            if files.exists(&path)? {
-                files.remove(&path)?;
-            }
+        // What the last try has left: a segment without an opening that another follows would be taken for damage.
+        let path = dir.join(segment_name(id));
+        if files.exists(&path)? {
+            files.remove(&path)?;
         }
-        begun
+        create_segment(files.as_ref(), dir, id, Some(previous), options.segment_bytes)
     }
 
     /// Ends the log in good order. The marker vouches for the last group, as after an idle time.

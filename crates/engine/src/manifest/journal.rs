@@ -186,8 +186,11 @@ impl Journal {
     /// it, as far as the file system reserves any. `NoSpace` where there is none; nothing has changed then.
     pub(crate) fn keep_spare(&mut self, payload_len: usize, spare: u64) -> Result<()> {
         let wanted = self.writer.len_with(payload_len) + RECORD_HEADER_BYTES + spare;
+        if wanted <= self.writer.reserved() {
+            return Ok(());
+        }
         // The spare once more, so that not every record asks.
-        self.writer.reserve(wanted, (wanted + spare).next_multiple_of(RESERVE_STEP_BYTES))
+        self.writer.reserve((wanted + spare).next_multiple_of(RESERVE_STEP_BYTES))
     }
 
     /// Bytes of the file.

@@ -162,8 +162,7 @@ impl Tablet {
         if self.is_dropped() || jobs.collector.walking || now < jobs.collector.look_at {
             return None;
         }
-        let takes_no_more = self.core.check_writable().is_err() || self.core.lacks_room();
-        if takes_no_more || self.is_pressed() {
+        if self.core.check_writable().is_err() || self.is_pressed() {
             jobs.collector.look_at = now + PRESSED_WAIT_MICROS;
             return None;
         }
@@ -213,7 +212,7 @@ impl Tablet {
 
     /// Whether clients' writes are refused for what background work has to do first.
     fn is_pressed(&self) -> bool {
-        self.pressure().refused_share() > 0.0
+        self.core.lacks_room() || self.pressure().refused_share() > 0.0
     }
 
     /// Deletes the cells of a row that the rules let go now. Returns the sequence up to which all has to be visible until that
@@ -481,6 +480,6 @@ impl Deletions<'_> {
     fn sync(&mut self) -> Result<()> {
         self.rows = 0;
         let Some(last) = self.unsynced.take() else { return Ok(()) };
-        pollster::block_on(self.tablet.core.pipeline.wait_visible(last))
+        pollster::block_on(self.tablet.core.pipeline.wait_visible_unless_full(last))
     }
 }

@@ -39,13 +39,14 @@ impl Tablet {
     /// Deletes all rows of a range that were written before now; durable and visible when it resolves.
     /// Rows outside of the tablet are ignored. `false` where nothing was done since the tablet keeps its changes: a history does not
     /// have the rows that a drop takes. After an error that is [in doubt](Error::in_doubt) they may be gone, all or none,
-    /// from the next start on.
+    /// from the next start on. It is refused where the log waits for space, as writes are.
     pub async fn drop_rows(&self, range: RowRange) -> Result<bool> {
         let range = range.intersect(&self.range);
         if range.is_empty() {
             return Ok(true);
         }
         self.core.check_writable()?;
+        self.check_room()?;
         // A read-modify-write that has read what is dropped now must come before the drop; and no reader
         // may see a write that comes after it while the view still shows what was before.
         let locks = self.locks.lock_all().await;

@@ -203,8 +203,8 @@ impl Tablet {
         let Some(memtable) = view.waiting.first() else { return Ok(()) };
         let last_seq = memtable.seq_range().map_or(0, |(_, last)| last);
         // Only what is visible goes into files: then a compaction may let the newest record of a cell hide the others, since
-        // every reader sees it.
-        pollster::block_on(self.core.pipeline.wait_visible(last_seq))?;
+        // every reader sees it. Where the log waits for space, it may be other flushes that make some.
+        pollster::block_on(self.core.pipeline.wait_visible_unless_full(last_seq))?;
         // And only what is durable in the log, whenever that is synced: else a crash could lose of the log what a file has, and
         // change streams read the log. So what it loses is the end of history, the same of all tablets.
         self.core.pipeline.log().sync(last_seq)?;

@@ -305,10 +305,7 @@ impl Tablet {
         if self.is_dropped() {
             return Err(dropped());
         }
-        if self.core.lacks_room() {
-            self.core.refusals.count(Behind::Room);
-            return Err(pressure::lacks_room(self.core.pipeline.log().held().as_deref()));
-        }
+        self.check_room()?;
         if !self.core.background.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -328,6 +325,16 @@ impl Tablet {
             Some(error) => refusal.context(format_args!("a flush fails ({error})")),
             None => refusal,
         })
+    }
+
+    /// The refusal of what would wait with the log for space on the disk.
+    pub(super) fn check_room(&self) -> Result<()> {
+        if !self.core.lacks_room() {
+            return Ok(());
+        }
+        self.core.refusals.count(Behind::Room);
+        let why = self.core.pipeline.log().held();
+        Err(pressure::lacks_room(why.as_deref(), self.core.env.rng.next_u64()))
     }
 
     /// Why writes are refused until the machine has what flushes or compactions of this tablet lack, if it is so. A damaged

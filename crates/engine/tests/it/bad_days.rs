@@ -157,6 +157,7 @@ fn damage_in_one_block_leaves_other_rows_readable() {
 
 struct Faulty {
     faults: Arc<FaultFiles>,
+    clock: Arc<ManualClock>,
     engine: Arc<Engine>,
     tablet: Arc<Tablet>,
 }
@@ -174,9 +175,10 @@ fn faulty_within(disk: &Arc<MemoryFiles>, options: EngineOptions, left: Option<u
     let faults = Arc::new(FaultFiles::new(Arc::clone(disk) as Arc<dyn Files>));
     faults.set_quota_bytes(left);
     let clock = Arc::new(ManualClock::new(START_MICROS));
-    let environment = env(Arc::clone(&faults) as Arc<dyn Files>, clock, 1);
+    let environment =
+        env(Arc::clone(&faults) as Arc<dyn Files>, Arc::<ManualClock>::clone(&clock), 1);
     let (engine, tablet) = open_started(environment, options);
-    Faulty { faults, engine, tablet }
+    Faulty { faults, clock, engine, tablet }
 }
 
 fn value(tablet: &Tablet, row: &str) -> Option<String> {
@@ -335,6 +337,11 @@ fn a_disk_that_others_fill_holds_the_write_that_met_it_refuses_others_and_goes_o
     assert_eq!(value(&rig.tablet, "before").as_deref(), Some("1"));
     assert_eq!(value(&rig.tablet, "row-0000").as_deref(), Some("in time"));
     assert!((&mut met).now_or_never().is_none());
+    // A stream of changes goes on with what there is.
+    rig.clock.advance_micros(10_000_000);
+    let fence = rig.tablet.fence_changes().now_or_never().unwrap().unwrap();
+    let drop_rows = rig.tablet.drop_rows(RowRange::all()).now_or_never().unwrap();
+    assert_eq!(drop_rows.unwrap_err().kind(), ErrorKind::Overloaded);
 
     rig.faults.set_quota_bytes(None);
     block_on(met).unwrap();
@@ -342,6 +349,7 @@ fn a_disk_that_others_fill_holds_the_write_that_met_it_refuses_others_and_goes_o
         std::thread::yield_now();
     }
     block_on(rig.tablet.apply(batch("later", "yes"))).unwrap();
+    assert!(block_on(rig.tablet.fence_changes()).unwrap() > fence);
     drop(rig);
     let rig = faulty(&disk);
     for row in (0..=acknowledged).map(|n| format!("row-{n:04}")) {
@@ -356,7 +364,7 @@ fn a_full_disk_where_no_space_can_be_reserved_refuses_writes_keeps_reads_and_rec
     let disk = Arc::new(MemoryFiles::new());
     let rig = faulty(&disk);
     let mut acknowledged = Vec::new();
-    // Less than a segment: a file system that reserves none has the log believe that there is room.
+    rig.faults.reserve_nothing();
     rig.faults.set_quota_bytes(Some(10_000));
     let error = loop {
         let row = format!("row-{:04}", acknowledged.len());
@@ -1052,7 +1060,7 @@ fn a_tablet_whose_manifest_cannot_be_removed_leaves_nothing_for_longer_than_the_
         (FaultOp::SyncDir, "/data/tablets"),
     ] {
         let disk = Arc::new(MemoryFiles::new());
-        let Faulty { faults, engine, tablet } = faulty(&disk);
+        let Faulty { faults, engine, tablet, .. } = faulty(&disk);
         fill_and_flush(&engine, &tablet);
         let id = tablet.id();
         drop(tablet);

@@ -380,7 +380,7 @@ fn files_go_when_their_time_is_over_and_old_positions_are_refused() {
 #[test]
 fn too_many_bytes_of_history_lose_the_oldest_and_no_reader_misses_them_in_silence() {
     let files = MemoryFiles::new();
-    let options = EngineOptions { change_log_bytes_max: 4_000, ..options() };
+    let options = EngineOptions { change_log_bytes_max: Some(4_000), ..options() };
     let kept = Kept::open(Arc::new(files.clone()), options.clone()).unwrap();
     let begun = kept.tablet.keep_changes(Some(DAY));
     let changes = fill(&kept, 400);
@@ -618,7 +618,7 @@ fn a_damaged_change_file_does_not_keep_the_others_from_their_limit() {
     let dir = Path::new("/data/changes");
     let first = dir.join(&files.list(dir).unwrap()[0].name);
     files.put_contents(&first, b"short".to_vec());
-    let options = EngineOptions { change_log_bytes_max: 4_000, ..options() };
+    let options = EngineOptions { change_log_bytes_max: Some(4_000), ..options() };
     let kept = Kept::open(Arc::new(files), options).unwrap();
     kept.engine.run_background().unwrap();
     let figures = kept.engine.change_figures();

@@ -69,7 +69,7 @@ fn under_a_clock_in_doubt_no_change_is_too_old_for_a_while() {
     let hour = Duration::from_hours(1);
     for bytes_max in [u64::MAX, before.file_bytes / 2] {
         let disk = files.crashed_copy(CrashMode::Strict, &SeededRng::new(3));
-        let options = EngineOptions { change_log_bytes_max: bytes_max, ..options() };
+        let options = EngineOptions { change_log_bytes_max: Some(bytes_max), ..options() };
         let clock = clock_at(60);
         let env = env(Arc::new(disk), Arc::clone(&clock), 1);
         let engine = Engine::open(env, Path::new("/data"), options).unwrap();
@@ -303,7 +303,7 @@ fn what_nobody_may_read_any_more_goes_before_the_limit_takes_what_somebody_may()
     kept.engine.close().unwrap();
     drop(kept);
     // Nobody has looked into any file yet.
-    let options = EngineOptions { change_log_bytes_max: bytes / 2, ..options() };
+    let options = EngineOptions { change_log_bytes_max: Some(bytes / 2), ..options() };
     let kept = Kept::open_at(Arc::new(files), options, clock_at(2)).unwrap();
     kept.other.keep_changes(Some(7 * DAY));
     kept.engine.run_background().unwrap();

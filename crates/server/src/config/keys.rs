@@ -164,10 +164,11 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "log.changes_bytes_max",
-        default: "64GiB",
-        about: "size of what is kept for change streams, above which the oldest goes before its time",
+        default: "auto",
+        about: "size of what is kept for change streams, above which the oldest goes before its time; auto: 64 GiB, a quarter of the disk at most",
         set: |config, value| {
-            config.engine.change_log_bytes_max = values::size(value, SEGMENT_BYTES_MIN, u64::MAX)?;
+            config.engine.change_log_bytes_max =
+                auto(value, |value| values::size(value, SEGMENT_BYTES_MIN, u64::MAX))?;
             Ok(())
         },
     },

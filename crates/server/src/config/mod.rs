@@ -398,7 +398,7 @@ mod tests {
         };
         let undivided = EngineOptions {
             sync: SyncMode::IntervalMs(5),
-            change_log_bytes_max: 2 << 30,
+            change_log_bytes_max: Some(2 << 30),
             partition_share_percent: 50,
             coarse_share_percent: 95,
             pinned_levels: 1,

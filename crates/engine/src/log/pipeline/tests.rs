@@ -308,6 +308,39 @@ async fn a_full_disk_says_so_to_everybody() {
 }
 
 #[tokio::test]
+async fn who_has_something_else_to_do_does_not_wait_for_room_with_the_log() {
+    let world = World::new();
+    world.files.set_quota_bytes(Some(1 << 20));
+    let pipeline = pipeline(&world);
+    begin(&pipeline, 1, 1).await.applied().await.unwrap();
+    world.files.set_quota_bytes(Some(0));
+    // Its log has room for some.
+    let mut n = 1;
+    let held = loop {
+        n += 1;
+        let permit = pipeline.admit(300 << 10).await.unwrap();
+        let commit = pipeline.begin(encoded_large(n, 300 << 10), 1, permit).unwrap();
+        let seq = commit.last_seq();
+        let done = commit.applied();
+        // One that waits when the log comes to that, and one that comes later.
+        let waited = pipeline.wait_visible_unless_full(seq).await;
+        let Err(error) = waited else { continue };
+        assert!(error.kind() == ErrorKind::NoSpace && !error.is_in_doubt(), "{error:?}");
+        assert!(pipeline.log().lacks_room());
+        let later = pipeline.wait_visible_unless_full(seq).await.unwrap_err();
+        assert!(later.message().contains("the disk is full"), "{later}");
+        break (seq, done);
+    };
+    let (seq, done) = held;
+    let mut patient = Box::pin(pipeline.wait_visible(seq));
+    assert!((&mut patient).now_or_never().is_none());
+    world.files.set_quota_bytes(None);
+    patient.await.unwrap();
+    done.await.unwrap();
+    pipeline.wait_visible_unless_full(seq).await.unwrap();
+}
+
+#[tokio::test]
 async fn the_queue_is_bounded_and_a_larger_batch_is_admitted_alone() {
     let world = World::new();
     let pipeline = pipeline(&world);

@@ -99,14 +99,15 @@ impl RecordWriter {
         self
     }
 
-    /// Sees that there is space for `len` bytes in all, and where there was none for them, for `ahead`, as far as the file system
-    /// reserves any. `NoSpace` where there is too little; nothing counts as changed then.
-    pub fn reserve(&mut self, len: u64, ahead: u64) -> Result<()> {
+    /// Sees that there is space for `len` bytes in all, as far as the file system reserves any. `NoSpace` where there is too little;
+    /// nothing counts as changed then.
+    pub fn reserve(&mut self, len: u64) -> Result<()> {
         if len > self.reserved {
-            match self.file.reserve(ahead) {
+            match self.file.reserve(len) {
+                Ok(()) => self.reserved = len,
                 Err(error) if error.kind() == ErrorKind::NoSpace => return Err(error),
                 // Of what else may fail, a write that lacks space says so.
-                _ => self.reserved = ahead,
+                Err(_) => {}
             }
         }
         Ok(())

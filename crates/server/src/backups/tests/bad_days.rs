@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use futures::FutureExt as _;
 use tepui_engine::cell::RowRange;
+use tepui_engine::db::Health;
 use tepui_engine::error::ErrorKind;
 use tepui_engine::io::CrashMode;
 
@@ -266,8 +267,9 @@ fn a_restore_for_which_the_disk_is_full_is_done_by_the_next_server_and_never_sai
     let place = with_table(Arc::new(faults.clone()));
     place.make(BACKUP);
     let begun = restore_begun(&place);
-    // What is reserved while there is no quota is none of it: the log fails.
     let place = place.restart();
+    // The log fails, and does not wait.
+    faults.reserve_nothing();
     faults.set_quota_bytes(Some(0));
     place.try_set("row", "second").unwrap_err();
     place.backups.resume().unwrap();
@@ -332,6 +334,9 @@ fn on_a_full_disk_backups_are_deleted_and_expire() {
     let tablet = place.tablet(TABLE);
     let mut waits = Box::pin(tablet.apply(of_row("row", "second")));
     assert!((&mut waits).now_or_never().is_none());
+    while !matches!(place.engine.health(), Health::Held { .. }) {
+        std::thread::yield_now();
+    }
     place.backups.delete(BACKUP).unwrap();
     place.pass(11 * HOUR);
     place.backups.sweep();
