@@ -157,6 +157,21 @@ impl<'a> MemtableRow<'a> {
         Self { record: place.record(), place, same_column: false, has_tombstones }
     }
 
+    /// The sequence of the newest tombstone of the row that a snapshot at `seq` sees, where there is one. The row must not have been moved.
+    pub(crate) fn tombstone(mut self, seq: Seq) -> Option<Seq> {
+        loop {
+            if self.record.key.kind() != Kind::RowTombstone {
+                return None;
+            }
+            if self.record.key.seq() <= seq {
+                return Some(self.record.key.seq());
+            }
+            if !self.advance() {
+                return None;
+            }
+        }
+    }
+
     /// Moves to the next record; `false` at the end of the row.
     pub(crate) fn advance(&mut self) -> bool {
         let column = self.record.key.column_prefix();

@@ -226,6 +226,16 @@ impl RowStream {
         }
     }
 
+    /// Begins with the first column that is wanted, and not with the head of the row, which may lie in another block: of one row, where
+    /// the cursors meet no tombstone of a row or a family.
+    pub(crate) fn at_first_wanted(mut self) -> Self {
+        if self.single {
+            let row = std::mem::take(&mut self.start);
+            self.visible.first_wanted(&row, &mut self.start);
+        }
+        self
+    }
+
     /// Where values elsewhere are had from.
     pub(crate) fn with_values(mut self, values: ValueSource) -> Self {
         self.values = values;

@@ -32,7 +32,7 @@ use crate::cell::{
 use crate::cursor::{Cursor, Entry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{SKIP_BEFORE_SEEK, SKIP_BEFORE_SEEK_AGAIN};
-use crate::memtable::{Total, Totals};
+use crate::memtable::{SHARED_VALUE_BYTES_MIN, Total, Totals};
 use crate::read::plan::{FamilyPlan, Place, Plan, target_after, target_cell, target_family};
 use crate::read::range_tombstones::RangeTombstones;
 use crate::read::{EncodedExcised, aggregate};
@@ -41,6 +41,10 @@ use crate::values::{Elsewhere, FoundRow, ValuePointer};
 
 /// Bytes of a row key that an error message shows.
 const ROW_SHOWN_BYTES_MAX: usize = 128;
+
+/// Cells of a row that may each keep a block, in which they lie: beyond, small values and qualifiers are copied. More, and a row takes many
+/// times what it counts as; fewer, and rows of some hundred cells pay for copies.
+const CELLS_IN_BLOCKS_MAX: usize = 256;
 
 /// Operands of a cell in a memtable from which what they come to is kept for others: some ten microseconds of work, where to keep it
 /// takes less than one. Few in tests, so that histories of some dozen writes have such.
@@ -117,6 +121,8 @@ pub(super) struct VisibleRow {
     column_hide: Seq,
     ranges: RangeTombstones,
     qualifier: Option<Bytes>,
+    /// It was copied.
+    qualifier_is_own: bool,
     versions: u32,
 
     timestamp: Timestamp,
@@ -131,6 +137,14 @@ pub(super) struct VisibleRow {
     stepped: u32,
     /// Records that are passed over before the rest is sought past.
     patience: u32,
+}
+
+/// The same in memory of its own, where it is small.
+fn own(bytes: Bytes) -> Bytes {
+    if bytes.len() >= SHARED_VALUE_BYTES_MIN || bytes.is_unique() {
+        return bytes;
+    }
+    Bytes::copy_from_slice(&bytes)
 }
 
 impl VisibleRow {
@@ -159,6 +173,7 @@ impl VisibleRow {
             column_hide: 0,
             ranges: RangeTombstones::default(),
             qualifier: None,
+            qualifier_is_own: false,
             versions: 0,
             timestamp: 0,
             state: State::Empty,
@@ -189,6 +204,13 @@ impl VisibleRow {
         self.skipping = false;
         self.stepped = 0;
         self.patience = SKIP_BEFORE_SEEK;
+    }
+
+    /// Writes the first possible key of what is wanted of the row of this prefix.
+    pub(super) fn first_wanted(&self, row_prefix: &[u8], out: &mut Vec<u8>) {
+        if let Some(family) = self.plan.families.first() {
+            family.target_range(row_prefix, 0, out);
+        }
     }
 
     /// Makes the row with this prefix the current one, of which nothing is to be shown.
@@ -329,7 +351,7 @@ impl VisibleRow {
         }
         self.stepped = 0;
         if self.qualifier.is_none() {
-            self.qualifier = Some(cursor.qualifier_bytes());
+            (self.qualifier, self.qualifier_is_own) = (Some(cursor.qualifier_bytes()), false);
         }
         if key.kind() == Kind::Merge {
             return self.take_operand(cursor, key, value);
@@ -469,6 +491,11 @@ impl VisibleRow {
             );
             return Err(Error::new(ErrorKind::RowTooLarge, what));
         }
+        let (value, qualifier) = if self.cells.len() < CELLS_IN_BLOCKS_MAX {
+            (value, qualifier)
+        } else {
+            (own(value), self.own_qualifier())
+        };
         let (family, timestamp) = (self.family, self.timestamp);
         self.cells.push(Cell { family, qualifier, timestamp, value });
         self.versions += 1;
@@ -479,6 +506,14 @@ impl VisibleRow {
         } else {
             Room::Open
         })
+    }
+
+    /// The column's qualifier in memory of its own.
+    fn own_qualifier(&mut self) -> Bytes {
+        let qualifier = self.qualifier.take().unwrap_or_default();
+        let qualifier = if self.qualifier_is_own { qualifier } else { own(qualifier) };
+        self.qualifier_is_own = true;
+        self.qualifier.insert(qualifier).clone()
     }
 
     /// The sequence below which the column's records at `timestamp` are hidden.
@@ -535,7 +570,7 @@ impl VisibleRow {
         }
         let qualifier = cursor.qualifier_bytes();
         let place = plan.place(&qualifier);
-        self.qualifier = Some(qualifier);
+        (self.qualifier, self.qualifier_is_own) = (Some(qualifier), false);
         (place != Place::Inside).then(|| self.skip_to_place(place))
     }
 

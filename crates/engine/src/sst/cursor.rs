@@ -584,6 +584,7 @@ impl Cursor for SstCursor {
             Ok(Some(next)) => self.land(next),
             Ok(None) => {
                 self.part_at += 1;
+                self.backward = false;
                 return self.start(Pending::Walk);
             }
             Err(malformed) => self.in_data(Err(malformed)),

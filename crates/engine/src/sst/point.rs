@@ -29,6 +29,7 @@ use super::probe::RowProbe;
 use super::reader::SstReader;
 use super::rows::RowInBlock;
 use crate::cache::{PartitionId, Resident};
+use crate::cell::{Kind, Seq};
 use crate::codec::{Malformed, Parsed};
 use crate::error::Result;
 
@@ -91,6 +92,11 @@ pub(crate) fn add_loaded(
 }
 
 impl PointRow {
+    /// The sequence of a tombstone of the row that a snapshot at `seq` sees, where the row begins with one.
+    pub(crate) fn tombstone(&self, seq: Seq) -> Option<Seq> {
+        (self.first.kind == Kind::RowTombstone && self.first.seq <= seq).then_some(self.first.seq)
+    }
+
     /// The row, to be walked over; `reader` is the file that it was found in.
     pub(crate) fn row<'a>(&'a self, reader: &'a SstReader) -> Result<RowInBlock<'a>> {
         RowInBlock::new(reader, self.offset, &self.block, &self.memory, &self.first)
@@ -119,7 +125,9 @@ impl PointStage {
                     None => return Ok(()),
                     Some(next) => next,
                 },
-                Self::Data(PointBlock { handle, block, goes_on }) => {
+                // Where in the row a cursor begins, it knows itself.
+                Self::Data(PointBlock { goes_on: true, .. }) => Self::Wide,
+                Self::Data(PointBlock { handle, block, .. }) => {
                     let held = block.take();
                     let held = held.or_else(|| reader.among(loaded, *handle).map(Arc::clone));
                     let Some(block) = held else {
@@ -127,9 +135,7 @@ impl PointStage {
                         return Ok(());
                     };
                     let find = || block.data()?.find_row(&probe.row_prefix);
-                    if *goes_on {
-                        Self::Wide
-                    } else if let Some(first) =
+                    if let Some(first) =
                         find().map_err(|m| reader.damaged(handle.offset, m.what))?
                     {
                         let memory = block.lease();

@@ -125,7 +125,11 @@ impl PointRead {
         let memtables: Vec<usize> = memtables.map(|(number, _)| number).collect();
         let several = memtables.len() + sources.len() > 1;
         let newest = if several { NewestOf::of(&probe, projection, schema) } else { None };
-        Self { probe, newest, memtables, sources, loaded: Vec::new() }
+        let mut read = Self { probe, newest, memtables, sources, loaded: Vec::new() };
+        if several {
+            read.leave_hidden(view, wanted);
+        }
+        read
     }
 
     /// Takes every lookup as far as it goes, and collects the blocks that are missing.
@@ -245,6 +249,40 @@ impl PointRead {
         Ok(Some(joined.row))
     }
 
+    /// The sequence below which all of the row is hidden, as far as is known by now.
+    fn hidden_below(&self, view: &View, wanted: Want<'_>) -> Seq {
+        let excised = view.version.excised().iter().filter(|e| e.range.contains(wanted.row));
+        // Also one that is not visible yet hides all that the snapshot sees (see `Tablet::stream`).
+        let excised = excised.map(|e| e.seq.min(wanted.seq).saturating_add(1)).max();
+        let memory = self.of_memory(view).filter(|memtable| memtable.tombstones() > 0);
+        let memory = memory.filter_map(|m| m.row(self.probe.row_prefix())?.tombstone(wanted.seq));
+        let files = self.files().filter_map(|file| file.found()?.tombstone(wanted.seq));
+        excised.into_iter().chain(memory).chain(files).max().unwrap_or(0)
+    }
+
+    /// Leaves out the SSTs in which all of the row is hidden by what is younger.
+    fn leave_hidden(&mut self, view: &View, wanted: Want<'_>) {
+        let hidden_below = self.hidden_below(view, wanted);
+        if hidden_below > 0 {
+            // One that cannot be opened is to fail the read only where it is needed; it says so there.
+            self.sources.retain(|source| {
+                let sst = view.levels.get(source.place);
+                let reader = sst.map(|sst| sst.file.reader());
+                !matches!(reader, Some(Ok(sst)) if sst.properties().seq_max < hidden_below)
+            });
+        }
+    }
+
+    /// Whether what comes first in the row may hide what is wanted of it: tombstones of the row, or of a family.
+    fn may_have_head(&self, view: &View) -> bool {
+        self.of_memory(view).any(|memtable| memtable.tombstones() > 0)
+            || self.files().any(|file| {
+                let reader = view.levels.get(file.place).map(|sst| sst.file.reader());
+                let properties = reader.and_then(Result::ok).map(|reader| reader.properties());
+                properties.is_none_or(|p| p.row_tombstones + p.family_tombstones > 0)
+            })
+    }
+
     /// The SSTs that may have something of the row, newest first.
     fn files(&self) -> impl Iterator<Item = &Source> {
         self.sources.iter().filter(|source| !matches!(source.stage, PointStage::Absent))
@@ -302,7 +340,7 @@ impl Tablet {
             Look::Newest(snapshot, mut read, newest) => {
                 let range = RowRange::row(row);
                 let cursors = read.memtable_cursors(&snapshot.view, &range);
-                let found = self.merged(&snapshot, &range, projection, cursors).await?;
+                let found = self.merged(&snapshot, &range, projection, (cursors, true)).await?;
                 let cells = found.as_ref().map_or(&[][..], |row| &row.cells);
                 read.sources.retain(|source| {
                     let sst = snapshot.view.levels.get(source.place);
@@ -344,9 +382,14 @@ impl Tablet {
             }
         }
         let range = RowRange::row(row);
+        let schema = self.require_schema()?;
+        let wanted = Want { row, projection, schema: &schema, seq: snapshot.seq };
+        read.leave_hidden(&snapshot.view, wanted);
         let cursors = read.cursors(&snapshot.view, &range)?;
+        let has_head = read.may_have_head(&snapshot.view);
         drop(read);
-        Ok(self.merged(&snapshot, &range, projection, cursors).await?.map(ReadRow::Merged))
+        let found = self.merged(&snapshot, &range, projection, (cursors, has_head)).await?;
+        Ok(found.map(ReadRow::Merged))
     }
 
     /// [`Self::merge`], boxed, so that reads that take none stay small.
@@ -355,7 +398,7 @@ impl Tablet {
         snapshot: &'a Snapshot,
         range: &'a RowRange,
         projection: &'a Projection,
-        cursors: Vec<Box<dyn Cursor>>,
+        cursors: (Vec<Box<dyn Cursor>>, bool),
     ) -> BoxFuture<'a, Result<Option<Row>>> {
         Box::pin(self.merge(snapshot, range, projection, cursors))
     }
@@ -366,13 +409,13 @@ impl Tablet {
         Box::pin(values.fill_row(&*self.core.env.io, found)).await.map(Some)
     }
 
-    /// The row as `cursors` together have it.
+    /// The row as `cursors` together have it, which may have a [head](PointRead::may_have_head) of it.
     async fn merge(
         &self,
         snapshot: &Snapshot,
         range: &RowRange,
         projection: &Projection,
-        cursors: Vec<Box<dyn Cursor>>,
+        (cursors, has_head): (Vec<Box<dyn Cursor>>, bool),
     ) -> Result<Option<Row>> {
         let options = ScanOptions {
             range: range.clone(),
@@ -382,6 +425,9 @@ impl Tablet {
             snapshot: None,
         };
         let mut stream = self.stream(snapshot, options, cursors)?;
+        if !has_head {
+            stream = stream.at_first_wanted();
+        }
         loop {
             match stream.next().await? {
                 Some(row) if row.cells.is_empty() => {}

@@ -1,13 +1,17 @@
 //! Rows of every width, among each other: those that lie whole in one block, those that fill groups of it, and
 //! those that span blocks take different ways through a read and must come out alike.
 
-use futures::executor::block_on;
-use tepui_engine::cell::RowRange;
-use tepui_engine::db::EngineOptions;
-use tepui_engine::read::Projection;
-use tepui_engine::tablet::ReadView;
+use std::sync::Arc;
 
-use crate::harness::{Rig, plain_schema, put, tiny_options};
+use bytes::Bytes;
+use futures::executor::block_on;
+use tepui_engine::cell::{FamilyId, Mutation, RowBatch, RowRange};
+use tepui_engine::db::{Engine, EngineOptions};
+use tepui_engine::io::{FaultFiles, FaultOp, ManualClock, MemoryFiles};
+use tepui_engine::read::Projection;
+use tepui_engine::tablet::{ReadView, Tablet};
+
+use crate::harness::{Rig, START_MICROS, env, open_started, plain_schema, put, scan, tiny_options};
 
 /// Cells of the rows, in turn: around a group's 32 records, and beyond a block.
 const WIDTHS: [usize; 12] = [1, 33, 2, 64, 1, 1, 31, 32, 400, 1, 65, 120];
@@ -47,5 +51,113 @@ fn rows_of_every_width_come_out_alike_of_point_reads_and_scans_both_ways() {
                 assert_eq!(scanned, rows, "{block_bytes} reverse: {reverse}");
             }
         }
+    }
+}
+
+/// A tablet whose files count reads, with a compacted row of many blocks and others around it; opened anew, so that
+/// nothing is in memory.
+fn wide(
+    block_cache_bytes: u64,
+    then: impl FnOnce(&Tablet),
+) -> (FaultFiles, Arc<Engine>, Arc<Tablet>) {
+    let files = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    let mut options = EngineOptions { target_file_bytes: 8 << 20, ..tiny_options() };
+    options.sst.block_bytes = 1 << 10;
+    options.sst.index_partition_bytes = 1 << 10;
+    options.block_cache_bytes = block_cache_bytes;
+    options.separate_values_bytes = 0;
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let open =
+        || open_started(env(Arc::new(files.clone()), Arc::clone(&clock), 1), options.clone());
+    let (engine, tablet) = open();
+    let apply = |row: &str, mutations| {
+        let row = Bytes::copy_from_slice(row.as_bytes());
+        block_on(tablet.apply(RowBatch { row, mutations })).unwrap();
+    };
+    for row in ["a", "wide", "z"] {
+        let cells = if row == "wide" { WIDE_CELLS } else { 3 };
+        apply(row, (0..cells).map(|n| put(1, &format!("q{n:05}"), 1, "a value, short")).collect());
+    }
+    engine.compact_fully().unwrap();
+    then(&tablet);
+    drop(engine);
+    drop(tablet);
+    let (engine, tablet) = open();
+    (files, engine, tablet)
+}
+
+const WIDE_CELLS: usize = 5_000;
+
+fn count_reads<T>(files: &FaultFiles, read: impl FnOnce() -> T) -> (T, u64) {
+    let before = files.count(FaultOp::Read);
+    let found = read();
+    (found, files.count(FaultOp::Read) - before)
+}
+
+#[test]
+fn a_named_column_of_a_wide_row_is_one_block() {
+    // Too small for all blocks, so that none is read for its neighbour.
+    let (files, _engine, tablet) = wide(64 << 10, |_| {});
+    let one = |n: usize| {
+        let qualifier = Bytes::from(format!("q{n:05}"));
+        let projection = Projection::newest_of([(FamilyId(1), qualifier)]);
+        let row = block_on(tablet.read_row(b"wide", &projection, ReadView::Durable));
+        row.unwrap().map_or(0, |row| row.cells.len())
+    };
+    let (cells, reads) = count_reads(&files, || one(2_500));
+    assert_eq!(cells, 1);
+    // Its partitions of the filter and of the index, and its block.
+    assert!(reads <= 3, "{reads} reads");
+    let (cells, reads) = count_reads(&files, || one(2_700));
+    assert_eq!(cells, 1);
+    assert!(reads <= 2, "{reads} reads");
+    assert_eq!(one(WIDE_CELLS), 0);
+}
+
+#[test]
+fn what_a_deleted_row_was_is_not_read() {
+    let (files, _engine, tablet) = wide(8 << 20, |tablet| {
+        let mutations = vec![Mutation::DeleteRow, put(1, "later", 2, "yes")];
+        block_on(tablet.apply(RowBatch { row: "wide".into(), mutations })).unwrap();
+    });
+    for flushed in [false, true] {
+        if flushed {
+            block_on(tablet.flush()).unwrap();
+        }
+        let read = || block_on(tablet.read_row(b"wide", &Projection::all(), ReadView::Durable));
+        let (row, reads) = count_reads(&files, read);
+        assert_eq!(row.unwrap().unwrap().cells.len(), 1);
+        // Once the tombstone is in a file, that is read, and of the older one where the row begins.
+        assert!(reads <= if flushed { 4 } else { 0 }, "flushed {flushed}: {reads} reads");
+    }
+}
+
+#[test]
+fn a_reverse_scan_reads_ahead_in_a_wide_row() {
+    let reads = [false, true].map(|reverse| {
+        let (files, _engine, tablet) = wide(8 << 20, |_| {});
+        let read = || scan(&tablet, RowRange::all(), Projection::all(), reverse, None);
+        let (rows, reads) = count_reads(&files, read);
+        assert_eq!(rows.unwrap().iter().map(|row| row.cells.len()).sum::<usize>(), WIDE_CELLS + 6);
+        reads
+    });
+    assert!(reads[1] <= reads[0] + reads[0] / 2 + 4, "forward and back: {reads:?}");
+}
+
+#[test]
+fn cells_of_a_merged_row_do_not_each_keep_a_block() {
+    let (_files, _engine, tablet) = wide(8 << 20, |tablet| {
+        let mutations = vec![put(1, "q00000", 2, "newer")];
+        block_on(tablet.apply(RowBatch { row: "wide".into(), mutations })).unwrap();
+    });
+    for values in [false, true] {
+        let projection = Projection { values, ..Projection::all() };
+        let row = block_on(tablet.read_row(b"wide", &projection, ReadView::Durable));
+        let cells = row.unwrap().unwrap().cells;
+        assert_eq!(cells.len(), WIDE_CELLS + 1);
+        let kept = cells.iter().filter(|cell| !cell.qualifier.is_unique()).count();
+        assert!(kept < 300, "{kept} of {}", cells.len());
+        let kept = cells.iter().filter(|c| !c.value.is_empty() && !c.value.is_unique()).count();
+        assert!(kept < 300, "{kept} of {}", cells.len());
     }
 }
