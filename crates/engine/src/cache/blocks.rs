@@ -54,14 +54,19 @@ struct Evictions {
 #[derive(Debug)]
 struct Epoch {
     now: AtomicU32,
-    evicted: AtomicU64,
+    evicted: Apart,
     /// Blocks that are evicted in an epoch.
     blocks: u64,
 }
 
+/// Away from what is read with each hit.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Apart(AtomicU64);
+
 impl Epoch {
     fn evicted(&self) {
-        let evicted = self.evicted.fetch_add(1, Ordering::Relaxed) + 1;
+        let evicted = self.evicted.0.fetch_add(1, Ordering::Relaxed) + 1;
         if evicted.is_multiple_of(self.blocks) {
             self.now.fetch_add(1, Ordering::Relaxed);
         }
@@ -127,7 +132,7 @@ impl QuickBlockCache {
             .expect("both capacities were given");
         let epoch = Arc::new(Epoch {
             now: AtomicU32::new(0),
-            evicted: AtomicU64::new(0),
+            evicted: Apart::default(),
             blocks: (steps.blocks() / EPOCHS_PER_TURNOVER).max(1),
         });
         let blocks = Arc::new(Blocks::with_options(

@@ -28,6 +28,9 @@ use crate::sst::{Block, BlockKind, SstMetrics};
 /// levels, where most of the data and so most of the reads are.
 const PINNED_DIVISOR: u64 = 2;
 
+/// Entries that are spared for one that goes, at most: some ten microseconds, under the lock of all.
+const SPARED_MAX: usize = 1 << 10;
+
 /// The part of the budget from which on it is said that what open files keep outside of the cache takes it. Less is ordinary
 /// where there is much data, beyond it data blocks have little left.
 const HELD_TOLD_DIVISOR: u64 = 2;
@@ -133,8 +136,9 @@ impl Ring {
 
     /// Evicts one partition; `None` where there are none.
     fn evict(&mut self) -> Option<(BlockKind, Option<Arc<Block>>)> {
-        // Every entry is spared once at most; readers could go on marking them for ever.
-        for _ in 0..=self.entries.len() {
+        // Every entry is spared once at most; readers could go on marking them for ever. And few at a time: a ring that was just filled is
+        // marked all around.
+        for _ in 0..=self.entries.len().min(SPARED_MAX) {
             if self.hand >= self.entries.len() {
                 self.hand = 0;
             }

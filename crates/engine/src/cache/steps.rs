@@ -15,7 +15,7 @@
 //! is not made: one to a few steps less is.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, TryLockError};
 
 /// Steps that the budget has. More would change the capacity more often, and each change walks over all shards; fewer
 /// leave more of the budget unused, half a step on average.
@@ -109,13 +109,28 @@ impl DataShare {
 
     /// Notes what all else amounts to that the budget pays for, partitions above all, for the next [`Self::follow`].
     pub(super) fn note(&self, others_bytes: u64) {
-        self.others_bytes.store(others_bytes, Ordering::Relaxed);
+        self.others_bytes.store(others_bytes, Ordering::SeqCst);
     }
 
-    /// Tells data blocks what is left to them, where that is another number of steps.
+    /// Tells data blocks what is left to them, where that is another number of steps. Where another thread does that, which may take
+    /// long since they evict what is too much, that one looks again.
     pub(super) fn follow(&self) {
-        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = self.budget_bytes.saturating_sub(self.others_bytes.load(Ordering::Relaxed));
+        loop {
+            let mut given = match self.given.try_lock() {
+                Ok(given) => given,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
+            };
+            let others = self.others_bytes.load(Ordering::SeqCst);
+            self.follow_to(&mut given, self.budget_bytes.saturating_sub(others));
+            drop(given);
+            if self.others_bytes.load(Ordering::SeqCst) == others {
+                return;
+            }
+        }
+    }
+
+    fn follow_to(&self, given: &mut u64, left: u64) {
         let wanted = (left / self.steps.bytes(1).max(1)).clamp(STEPS_MIN, STEPS);
         // Shrink at once; grow by two steps at least, so that a total at a boundary does not resize for ever.
         if wanted >= *given && wanted < *given + 2 {

@@ -117,7 +117,7 @@ impl Shared {
             done: Some(done),
             _permit: permit,
         }));
-        let several = requests.len() > 1;
+        let reads = requests.len();
         let mut queue = lock(&self.queue);
         queue.reads.extend(requests.into_iter().enumerate().map(|(slot, request)| Read {
             request,
@@ -125,9 +125,8 @@ impl Shared {
             batch: Arc::clone(&batch),
         }));
         drop(queue);
-        if several {
-            self.wake.notify_all();
-        } else {
+        // One each: threads that find nothing only keep the others from the queue.
+        for _ in 0..reads {
             self.wake.notify_one();
         }
         receiver

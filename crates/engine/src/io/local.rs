@@ -19,8 +19,8 @@ use std::os::fd::AsFd;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use rustix::fs::{FallocateFlags, FlockOperation};
@@ -58,6 +58,8 @@ pub struct LocalFiles {
     metrics: Arc<IoMetrics>,
     /// Whether it was said that direct reads are refused.
     refusal_told: AtomicBool,
+    /// Whether direct reads are taken, once that is known.
+    direct_reads: OnceLock<bool>,
     /// The same of direct writes.
     #[cfg(target_os = "linux")]
     write_refusal: Arc<Refusal>,
@@ -108,6 +110,26 @@ impl LocalFiles {
         }))
     }
 
+    /// Whether the file system takes such reads, where it does not say so: some refuse them only when the first is made. Tried once, with
+    /// a byte that can be read through the page cache.
+    fn takes_direct_reads(&self, file: &LocalRandom, path: &Path) -> Result<bool> {
+        if file.alignment.is_some_and(|align| align.is_told) {
+            return Ok(true);
+        }
+        if let Some(known) = self.direct_reads.get() {
+            return Ok(*known);
+        }
+        if file.len()? == 0 {
+            return Ok(true);
+        }
+        let takes = file.read_at(0, 1).is_ok();
+        if !takes && self.open_buffered(path)?.read_at(0, 1).is_err() {
+            // Damage, which says nothing of others.
+            return Ok(true);
+        }
+        Ok(*self.direct_reads.get_or_init(|| takes))
+    }
+
     /// A file to be written past the page cache; `None` where its file system refuses that.
     #[cfg(target_os = "linux")]
     fn create_direct(&self, path: &Path) -> Result<Option<DirectWritable>> {
@@ -142,6 +164,8 @@ impl LocalFiles {
 struct Alignment {
     offset: usize,
     memory: usize,
+    /// The file system says so.
+    is_told: bool,
 }
 
 /// Asks the kernel; `None` where the file cannot be read directly.
@@ -149,7 +173,8 @@ struct Alignment {
 fn alignment(file: &File) -> Option<Alignment> {
     use rustix::fs::{AtFlags, StatxFlags};
 
-    let unknown = Alignment { offset: DIRECT_ALIGN_UNKNOWN, memory: DIRECT_ALIGN_UNKNOWN };
+    let unknown =
+        Alignment { offset: DIRECT_ALIGN_UNKNOWN, memory: DIRECT_ALIGN_UNKNOWN, is_told: false };
     let Ok(stat) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
         return Some(unknown);
     };
@@ -160,8 +185,11 @@ fn alignment(file: &File) -> Option<Alignment> {
         // (zram) takes every piece of a buffer for one, and writes past a buffer that begins within a page.
         let memory = memory.max(offset);
         // Zero means that the file system has no direct reads for this file.
-        return (usable(offset) && usable(memory))
-            .then_some(Alignment { offset: offset as usize, memory: memory as usize });
+        return (usable(offset) && usable(memory)).then_some(Alignment {
+            offset: offset as usize,
+            memory: memory as usize,
+            is_told: true,
+        });
     }
     Some(unknown)
 }
@@ -214,7 +242,9 @@ impl Files for LocalFiles {
 
     fn open_immutable(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
         if self.mode == IoMode::Direct {
-            if let Some(file) = self.open_direct(path)? {
+            if let Some(file) = self.open_direct(path)?
+                && self.takes_direct_reads(&file, path)?
+            {
                 return Ok(Arc::new(file));
             }
             if !self.refusal_told.swap(true, Ordering::Relaxed) {
@@ -466,8 +496,8 @@ impl LocalRandom {
     }
 
     fn as_device(&self) -> DeviceFile<'_> {
-        let Alignment { offset, memory } =
-            self.alignment.unwrap_or(Alignment { offset: 1, memory: 1 });
+        let Alignment { offset, memory, .. } =
+            self.alignment.unwrap_or(Alignment { offset: 1, memory: 1, is_told: true });
         DeviceFile {
             fd: self.file.as_fd(),
             offset_align: offset,

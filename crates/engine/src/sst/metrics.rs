@@ -1,8 +1,8 @@
 //! Counters that many cores increment at once, and what SSTs and their cache count with them.
 //!
 //! ```text
-//! counter:  stripe 0 │ stripe 1 │ ... │ stripe 14 │ stripe 15        128 bytes each
-//!           thread a   thread b         thread o    all other threads
+//! counter:  stripe 0 │ stripe 1 │ ... │ stripe 62 │ stripe 63        128 bytes each
+//!           thread a   thread b         thread c    all other threads
 //! ```
 //!
 //! A thread leases a stripe, the same in every counter, and is then the only one that writes it: an increment
@@ -15,24 +15,30 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Stripes of a counter. Fewer would make cores share cache lines; more would cost memory for nothing, as
-/// a counter is read rarely and a server has few of them. One core has one thread that reads.
-const STRIPES: usize = 16;
+/// Stripes of a counter. Fewer would make cores share cache lines, each of which has one thread that reads; more would cost memory for
+/// nothing: they are 8 KiB a counter, of which a server has some dozens.
+const STRIPES: usize = 64;
 
 /// The stripe of all threads that came too late for one of their own.
 const SHARED: usize = STRIPES - 1;
 
 /// One bit for each stripe that is leased.
-static LEASES: Mutex<u32> = Mutex::new(0);
+static LEASES: Mutex<u64> = Mutex::new(0);
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Stripe(AtomicU64);
 
 /// A counter whose increments from different threads do not contend.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Counter {
     stripes: [Stripe; STRIPES],
+}
+
+impl Default for Counter {
+    fn default() -> Self {
+        Self { stripes: std::array::from_fn(|_| Stripe::default()) }
+    }
 }
 
 /// A thread's hold on a stripe.
