@@ -29,6 +29,10 @@ const ATTEMPTS_MAX: u32 = 4;
 /// restart nobody has looked into any, and a week may have thousands: a few dozen take milliseconds, and others have their turn then.
 const FILES_LOOKED_INTO_MAX: usize = 32;
 
+/// Change files that one [read from the disk](ChangeReader::read_disk) opens for their changes, at most. Beside a tablet that is written
+/// much, each has little of one that is not: this is some ten milliseconds, and others have their turn then.
+const FILES_READ_MAX: usize = 64;
+
 /// Bytes of the log that one [read from the disk](ChangeReader::read_disk) goes through, about. Where other tablets are written
 /// much more, there may be gigabytes between two changes of one: this is some ten milliseconds, and others have their turn then.
 const LOG_BYTES_MAX: u64 = 16 << 20;
@@ -62,6 +66,8 @@ struct Gathered {
 struct Turn {
     /// Change files that may be opened to learn whose changes are in them.
     looks: usize,
+    /// Change files that may be read.
+    files: usize,
     /// Bytes of the log that may be gone through.
     log_bytes: u64,
 }
@@ -114,7 +120,8 @@ impl ChangeReader {
     pub fn read_disk(&mut self, bytes_max: usize) -> Result<Vec<Change>> {
         let through = self.tablet.core().pipeline.recorded();
         let mut read = Gathered { changes: Vec::new(), bytes: 0, bytes_max };
-        let mut turn = Turn { looks: FILES_LOOKED_INTO_MAX, log_bytes: LOG_BYTES_MAX };
+        let mut turn =
+            Turn { looks: FILES_LOOKED_INTO_MAX, files: FILES_READ_MAX, log_bytes: LOG_BYTES_MAX };
         let mut attempts = 0;
         while !read.is_full() && self.position < through {
             match self.read_on(through, &mut read, &mut turn) {
@@ -140,11 +147,14 @@ impl ChangeReader {
         self.check()?;
         match &source {
             None => self.position = through,
-            Some(Source::File(file)) => self.read_file(file, through, read)?,
+            Some(Source::File(file)) => {
+                turn.files = turn.files.saturating_sub(1);
+                self.read_file(file, through, read)?;
+            }
             Some(Source::Segment(segment)) => self.read_segment(segment, through, read, turn)?,
             Some(Source::Unknown) => return Ok(false),
         }
-        Ok(turn.log_bytes > 0)
+        Ok(turn.log_bytes > 0 && turn.files > 0)
     }
 
     /// Resolves when there is something to read, or an error to be told.
@@ -193,30 +203,34 @@ impl ChangeReader {
         let id = self.tablet.id().0;
         // Segments first: one that becomes a file meanwhile is found twice, and not missed.
         let segments = core.pipeline.log().segments();
-        let known: Vec<Arc<ChangeFile>> = {
-            let files = core.changes.files();
-            let from = files.partition_point(|file| file.last_seq <= self.position);
-            files.get(from..).unwrap_or_default().to_vec()
-        };
-        let mut file = None;
-        for candidate in &known {
-            if candidate.known_tablets().is_none() {
-                let Some(left) = turn.looks.checked_sub(1) else {
-                    return Ok(Some(Source::Unknown));
+        let (file, segment) = loop {
+            let (first, segment) = {
+                let files = core.changes.files();
+                let from = files.partition_point(|file| file.last_seq <= self.position);
+                let behind = files.get(from..).unwrap_or_default();
+                let may_have = |file: &&Arc<ChangeFile>| {
+                    file.known_tablets().is_none_or(|tablets| tablets.contains(&id))
                 };
-                turn.looks = left;
+                let has_file = |segment: u64| {
+                    behind.binary_search_by_key(&segment, |file| file.segment).is_ok()
+                };
+                let segment = segments.iter().find(|segment| {
+                    segment.tablets.get(&id).is_some_and(|last| *last > self.position)
+                        && !has_file(segment.id)
+                });
+                (behind.iter().find(may_have).map(Arc::clone), segment.map(Arc::clone))
+            };
+            match first {
+                Some(file) if file.known_tablets().is_none() => {
+                    let Some(left) = turn.looks.checked_sub(1) else {
+                        return Ok(Some(Source::Unknown));
+                    };
+                    turn.looks = left;
+                    file.tablets(core.env.files.as_ref(), &core.changes.dir)?;
+                }
+                file => break (file, segment),
             }
-            if candidate.tablets(core.env.files.as_ref(), &core.changes.dir)?.contains(&id) {
-                file = Some(Arc::clone(candidate));
-                break;
-            }
-        }
-        let has_file =
-            |segment: u64| known.binary_search_by_key(&segment, |file| file.segment).is_ok();
-        let segment = segments.into_iter().find(|segment| {
-            segment.tablets.get(&id).is_some_and(|last| *last > self.position)
-                && !has_file(segment.id)
-        });
+        };
         Ok(match (file, segment) {
             (Some(file), Some(segment)) if segment.id < file.segment => {
                 Some(Source::Segment(segment))

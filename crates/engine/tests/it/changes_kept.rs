@@ -170,6 +170,24 @@ fn the_first_reader_after_a_start_looks_into_a_few_files_at_a_time() {
 }
 
 #[test]
+fn a_reader_that_finds_little_in_each_file_leaves_its_turn_to_others() {
+    let (kept, faults, begun) = many_files();
+    // Of the second pass, everybody knows whose changes are in the files.
+    for opens_max in [96, 64] {
+        let mut reader = kept.other.changes_after(begun);
+        let (mut turns, mut found) = (0, 0);
+        while found < 800 {
+            let before = faults.count(FaultOp::Open);
+            found += reader.read_disk(1 << 20).unwrap().len();
+            let opens = faults.count(FaultOp::Open) - before;
+            assert!(opens <= opens_max, "{opens} of {opens_max}");
+            turns += 1;
+        }
+        assert!(found == 800 && turns > 1, "{turns} turns, {found}");
+    }
+}
+
+#[test]
 fn a_reader_keeps_no_file_open_between_two_portions() {
     let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
     let options = EngineOptions { log_segment_bytes: 1 << 20, ..options() };
