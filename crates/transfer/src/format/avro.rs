@@ -4,7 +4,7 @@
 use std::cell;
 use std::collections::HashMap;
 use std::fmt;
-use std::io::{BufWriter, ErrorKind, Read};
+use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::rc::Rc;
 use std::sync::LazyLock;
 
@@ -490,17 +490,41 @@ impl<'de> Visitor<'de> for Skip {
     }
 }
 
-/// Writes a file.
-pub struct Writer {
-    writer: apache_avro::Writer<'static, BufWriter<File>>,
+/// What the Avro library writes to. It takes a write that was cut short for a whole one, so here each is whole or an error.
+struct Whole<W>(W);
+
+impl<W: Write> Write for Whole<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
-impl Writer {
+/// Writes a file.
+pub struct Writer<W: Write = File> {
+    writer: apache_avro::Writer<'static, Whole<BufWriter<W>>>,
+}
+
+impl<W: Write> Writer<W> {
     /// Begins a file.
-    pub fn create(file: File) -> Result<Self> {
-        let output = BufWriter::with_capacity(super::BUFFER_BYTES, file);
+    pub fn create(file: W) -> Result<Self> {
+        let output = Whole(BufWriter::with_capacity(super::BUFFER_BYTES, file));
         let writer = apache_avro::Writer::with_codec(&PARSED, output, Codec::Snappy);
         Ok(Self { writer: writer.map_err(|error| Error::failed(format!("Avro: {error}")))? })
+    }
+
+    fn add(&mut self, row: &Row) -> Result<()> {
+        let appended = self.writer.append_ser(Fields(row));
+        appended.map(drop).map_err(|error| Error::failed(format!("Avro: {error}")))
+    }
+
+    fn end(self) -> Result<W> {
+        let buffer = self.writer.into_inner().map_err(|e| Error::failed(format!("Avro: {e}")))?;
+        buffer.0.into_inner().map_err(|error| Error::failed(format!("write: {}", error.error())))
     }
 }
 
@@ -552,14 +576,12 @@ impl Serialize for OneCell<'_> {
 
 impl Sink for Writer {
     fn write(&mut self, row: &Row) -> Result<usize> {
-        let appended = self.writer.append_ser(Fields(row));
-        appended.map_err(|error| Error::failed(format!("Avro: {error}")))?;
+        self.add(row)?;
         Ok(row.cells.len())
     }
 
     fn finish(self: Box<Self>) -> Result<File> {
-        let buffer = self.writer.into_inner().map_err(|e| Error::failed(format!("Avro: {e}")))?;
-        buffer.into_inner().map_err(|error| Error::failed(format!("write: {error}")))
+        self.end()
     }
 }
 
@@ -590,6 +612,42 @@ mod tests {
         let rows =
             |path: &Path| rows_of(&mut Reader::open(crate::files::open(path).unwrap()).unwrap());
         assert_eq!(rows(&path), rows(&golden_file("rows.avro")));
+    }
+
+    /// A file that takes less of a large write than it is given, as one on a disk that is full for a moment.
+    #[derive(Default)]
+    struct Short(Vec<u8>);
+
+    impl Write for Short {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = bytes.get(..bytes.len().min(1000)).unwrap();
+            self.0.extend_from_slice(taken);
+            Ok(taken.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_write_that_is_cut_short_is_gone_on_with() {
+        // Of one block that is larger than the buffer, and that snappy makes no smaller.
+        let mut state = 1_u64;
+        let noise = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        });
+        let value = noise.take(super::super::BUFFER_BYTES * 2).collect();
+        let mut rows = golden_rows();
+        rows.first_mut().unwrap().cells.first_mut().unwrap().value = value;
+        let mut writer = Writer::create(Short::default()).unwrap();
+        for row in &rows {
+            writer.add(row).unwrap();
+        }
+        let file = writer.end().unwrap().0;
+        let read = rows_of(&mut Reader::open(&file[..]).unwrap());
+        assert!(read == rows, "{} of {} rows, or others", read.len(), rows.len());
     }
 
     #[test]
