@@ -68,25 +68,35 @@ impl Identity {
 }
 
 /// The files that these names mean: files themselves, patterns (`dir/part-*.avro`), and directories; of what these have,
-/// every file but the hidden and the unfinished is meant, and an export that is not whole is an error. Sorted, each once.
-/// What an import writes itself, `own`, is not among them, and cannot be named.
+/// every file but the hidden and the unfinished is meant, and an export that is not whole is an error, as is a directory of
+/// which no file is meant. Sorted, each once. What an import writes itself, `own`, is not
+/// among them, and cannot be named.
 pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let is_own = |path: &Path| own.iter().any(|own| same(own, path));
     for name in names {
         let path = Path::new(name);
         let before = files.len();
+        let mut directories = Vec::new();
+        let mut add = |files: &mut Vec<PathBuf>, entry: PathBuf| {
+            if is_file(&entry)? {
+                files.push(entry);
+            } else if entry.is_dir() && !is_hidden_at_its_end(&entry) {
+                directories.push(entry);
+            }
+            check_count(files.len().max(directories.len()))
+        };
         if path.is_dir() {
             for entry in std::fs::read_dir(path).map_err(|e| failed("read", path, &e))? {
                 let entry = entry.map_err(|e| failed("read", path, &e))?.path();
                 let hidden = entry.file_name().is_some_and(is_hidden);
-                let meant = !hidden && !is_unfinished(&entry) && !is_own(&entry);
-                if meant && is_file(&entry)? {
-                    files.push(entry);
+                if !hidden && !is_unfinished(&entry) && !is_own(&entry) {
+                    add(&mut files, entry)?;
                 }
-                check_count(&files)?;
             }
-            check_whole(files.get(before..).unwrap_or_default())?;
+            let found = files.get(before..).unwrap_or_default();
+            check_directories(name, &directories, found)?;
+            check_whole(found)?;
         } else if path.exists() {
             if !is_file(path)? {
                 // How long it is, and what its first bytes are, would have to be known before it is read, and again after an
@@ -113,13 +123,13 @@ pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
                 .map_err(|error| Error::failed(format!("pattern {name:?}: {error}")))?;
             for entry in found {
                 let entry = entry.map_err(|error| Error::failed(error.to_string()))?;
-                let meant = !hidden.has(&entry) && !is_unfinished(&entry) && !is_own(&entry);
-                if meant && is_file(&entry)? {
-                    files.push(entry);
+                if !hidden.has(&entry) && !is_unfinished(&entry) && !is_own(&entry) {
+                    add(&mut files, entry)?;
                 }
-                check_count(&files)?;
             }
-            check_whole(files.get(before..).unwrap_or_default())?;
+            let found = files.get(before..).unwrap_or_default();
+            check_directories(name, &directories, found)?;
+            check_whole(found)?;
         }
         if files.len() == before {
             return Err(Error::failed(format!("{name}: no such file, and no file matches")));
@@ -136,10 +146,32 @@ fn is_file(path: &Path) -> Result<bool> {
     path.metadata().map(|found| found.is_file()).map_err(|error| failed("read", path, &error))
 }
 
+/// An error where a name finds a directory of which it finds no file: left out without a word, its rows would be missing.
+fn check_directories(name: &str, directories: &[PathBuf], files: &[PathBuf]) -> Result<()> {
+    if directories.is_empty() {
+        return Ok(());
+    }
+    let with_files: HashSet<&Path> = files.iter().flat_map(|file| file.ancestors()).collect();
+    let Some(without) = directories.iter().find(|dir| !with_files.contains(dir.as_path())) else {
+        return Ok(());
+    };
+    let without = without.display();
+    Err(Error::failed(format!(
+        "{name} has a directory, {without}, and what is in that is not imported with it: name the files, or patterns such as \
+         '{without}/*', or move the directory away"
+    )))
+}
+
 /// Whether a name is one that tools keep to themselves.
 fn is_hidden(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     name.starts_with(b".") || name.starts_with(b"_")
+}
+
+/// The same for the last name of a path as it is written, which may be `.` or `..`.
+fn is_hidden_at_its_end(path: &Path) -> bool {
+    let name = path.as_os_str().as_encoded_bytes().rsplit(|byte| *byte == b'/').next();
+    name.is_some_and(|name| name.starts_with(b".") || name.starts_with(b"_"))
 }
 
 fn is_unfinished(path: &Path) -> bool {
@@ -229,8 +261,8 @@ fn same(one: &Path, other: &Path) -> bool {
             .is_ok_and(|one| std::fs::canonicalize(other).is_ok_and(|other| one == other))
 }
 
-fn check_count(files: &[PathBuf]) -> Result<()> {
-    if files.len() > FILES_MAX {
+fn check_count(files: usize) -> Result<()> {
+    if files > FILES_MAX {
         return Err(Error::failed(format!("more than {FILES_MAX} files: name fewer at once")));
     }
     Ok(())
@@ -526,14 +558,14 @@ mod tests {
         for name in ["b.avro", "a.avro", ".hidden", "_SUCCESS", "c.avro.unfinished"] {
             std::fs::write(dir.path().join(name), "x").unwrap();
         }
-        std::fs::create_dir(dir.path().join("sub")).unwrap();
+        std::fs::create_dir(dir.path().join("_sub")).unwrap();
         let at = |name: &str| dir.path().join(name);
         let name = |name: &str| at(name).to_str().unwrap().to_owned();
         let both = vec![at("a.avro"), at("b.avro")];
         let whole = [dir.path().to_str().unwrap().to_owned()];
         assert_eq!(expand(&whole, &[]).unwrap(), both);
         assert_eq!(expand(&[name("*.avro"), name("a.avro")], &[]).unwrap(), both);
-        for wrong in ["nothing-*.avro", "missing.csv", "sub"] {
+        for wrong in ["nothing-*.avro", "missing.csv", "_sub"] {
             let error = expand(&[name(wrong)], &[]).unwrap_err().to_string();
             assert!(error.contains("no file matches"), "{error}");
         }
@@ -561,6 +593,29 @@ mod tests {
         std::fs::write(at("_temporary/0/d.avro"), "x").unwrap();
         assert_eq!(expand(&[name("**/*.avro")], &[]).unwrap(), both);
         assert_eq!(expand(&[name("_temporary/*/*")], &[]).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_directory_whose_files_are_not_named_is_not_left_out_without_a_word() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let name = |name: &str| at(name).to_str().unwrap().to_owned();
+        std::fs::create_dir_all(at("2024/01")).unwrap();
+        std::fs::create_dir(at(".git")).unwrap();
+        for name in ["a.avro", "2024/b.avro", "2024/01/c.avro", ".git/x"] {
+            std::fs::write(at(name), "x").unwrap();
+        }
+        for (names, without) in [("", "2024"), ("*", "2024"), ("2024", "01"), ("2024/*", "01")] {
+            let error = expand(&[name(names)], &[]).unwrap_err().to_string();
+            assert!(error.contains(&format!("{without}/*'")), "{error}");
+        }
+        for names in ["**/*", "**/*.avro"] {
+            assert_eq!(expand(&[name(names)], &[]).unwrap().len(), 3, "{names}");
+        }
+        assert_eq!(expand(&[name("*.avro"), name("*/*.avro")], &[]).unwrap().len(), 2);
+        let error = expand(&[name(".*")], &[]).unwrap_err().to_string();
+        assert!(error.contains("no file matches"), "{error}");
+        assert_eq!(expand(&[name("2024/01")], &[]).unwrap(), [at("2024/01/c.avro")]);
     }
 
     #[test]
@@ -592,8 +647,8 @@ mod tests {
             std::fs::write(at(name), "x").unwrap();
         }
         // The same file by another name.
-        let state = at("sub/../t.import.json");
-        std::fs::create_dir(at("sub")).unwrap();
+        let state = at(".sub/../t.import.json");
+        std::fs::create_dir(at(".sub")).unwrap();
         let rejected = at("t.rejected.jsonl");
         let own = [state.as_path(), rejected.as_path()];
         let text = |path: PathBuf| path.to_str().unwrap().to_owned();

@@ -266,20 +266,29 @@ fn an_error_that_nobody_reads_is_no_panic() {
 #[test]
 fn a_directory_goes_on_although_the_progress_is_kept_in_it_and_what_was_set_aside_is_not_lost() {
     let place = Place::new();
-    place.write("good.csv", ",f\n,a\nr0,v\n");
-    place.ok("import", "t", &["good.csv", "--create"]);
-    place.write("mixed.csv", ",f\n,a\nr1,v,w\nr2,v\n");
-    let (code, text) = place.tepui("import", "t", &[".", "--max-rejected=0"]);
+    std::fs::create_dir(place.at("in")).unwrap();
+    let run = |args: &[&str]| {
+        let kept = ["--state=in/t.import.json", "--rejected=in/t.rejected.jsonl"];
+        place.tepui("import", "t", &[args, &kept].concat())
+    };
+    place.write("in/good.csv", ",f\n,a\nr0,v\n");
+    let (code, text) = run(&["in/good.csv", "--create"]);
+    assert_eq!(code, 0, "{text}");
+    place.write("in/mixed.csv", ",f\n,a\nr1,v,w\nr2,v\n");
+    let (code, text) = run(&["in", "--max-rejected=0"]);
     assert!(code == 1 && text.contains("--max-rejected"), "{text}");
-    let (code, text) = place.tepui("import", "t", &[".", "--resume"]);
+    let (code, text) = run(&["in", "--resume"]);
     assert!(code == 3 && text.contains("imported 2 rows"), "{text}");
     assert!(text.contains("from 2 files"), "{text}");
-    for args in [&["t.rejected.jsonl"][..], &["t.rejected.jsonl", "--restart"], &[".", "--restart"]]
-    {
-        let (code, text) = place.tepui("import", "t", args);
+    let rejected = "in/t.rejected.jsonl";
+    for args in [&[rejected][..], &[rejected, "--restart"], &["in", "--restart"]] {
+        let (code, text) = run(args);
         assert!(code == 1 && text.contains("--rejected"), "{args:?}: {text}");
-        assert_eq!(place.read("t.rejected.jsonl").lines().count(), 1, "{args:?}");
+        assert_eq!(place.read(rejected).lines().count(), 1, "{args:?}");
     }
+    // What lies in a directory below is not left out without a word: here it is the server's.
+    let (code, text) = place.tepui("import", "t", &["."]);
+    assert!(code == 1 && text.contains("./data"), "{text}");
 }
 
 #[test]
