@@ -48,7 +48,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["resume", "restart"])]
     dry_run: bool,
     /// Where records that cannot be written go, with the reason; `tepui import` reads this file too
-    /// [default: TABLE.rejected.jsonl]
+    /// [default: TABLE.rejected.jsonl; of a dry run TABLE.dry-run.jsonl, which the next one replaces]
     #[arg(long, value_name = "FILE")]
     rejected: Option<PathBuf>,
     /// Fail when more records than this are rejected
@@ -95,6 +95,7 @@ fn done(args: &Args) -> Result<(String, ExitCode)> {
             _ => Earlier::Refuse,
         },
         rejected: named(&args.rejected, ".rejected.jsonl"),
+        rejected_dry: args.rejected.is_none().then(|| named(&None, ".dry-run.jsonl")),
         rejected_max: args.max_rejected,
         create: args.create,
         dry_run: args.dry_run,

@@ -107,8 +107,8 @@ pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
             }
             if is_own(path) {
                 return Err(Error::failed(format!(
-                    "{name} is where this import keeps its progress, or sets records aside: name another file for that \
-                     with --state or --rejected"
+                    "{name} is where this import, or a dry run of it, keeps its progress or sets records aside: name \
+                     another file for that with --state or --rejected, or rename this one"
                 )));
             }
             if is_unfinished(path) {

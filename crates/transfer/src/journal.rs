@@ -82,6 +82,8 @@ pub struct Asked<'a> {
     pub paths: &'a [PathBuf],
     /// Where records are set aside.
     pub rejected_path: &'a Path,
+    /// Whether what an earlier run set aside there goes: of dry runs, which leave what they found as it was.
+    pub replaces_rejected: bool,
     /// The most of them.
     pub rejected_max: u64,
 }
@@ -112,7 +114,8 @@ pub struct Journal {
     path: Option<PathBuf>,
     state: State,
     rejected: Option<Appended>,
-    /// Of the file of the rejected, where no caller has it: in a dry run, from the first record that is set aside.
+    /// Of the file of the rejected, where no caller has it: in a dry run, from the first record that is set aside, or from the
+    /// start where it replaces that file.
     rejected_lock: Option<Lock>,
     rejected_max: u64,
     /// When the state is to be written next.
@@ -137,6 +140,8 @@ pub struct Found {
     resumed: bool,
     /// Whether the file of the rejected goes, with the state that says so.
     discarded: bool,
+    /// Whether it goes since an earlier dry run made it.
+    replaced: bool,
 }
 
 impl Found {
@@ -157,8 +162,13 @@ impl Found {
 
     /// Begins, or goes on, in the table of this token.
     pub fn begin(self, token: Option<String>) -> Result<Journal> {
-        let Self { mut journal, resumed, discarded } = self;
+        let Self { mut journal, resumed, discarded, replaced } = self;
         journal.state.token = token;
+        if replaced && files::exists(&journal.state.rejected_path) {
+            // Another dry run may be writing it.
+            journal.rejected_lock = Some(Lock::take(&journal.state.rejected_path)?);
+            files::remove(&journal.state.rejected_path)?;
+        }
         let State { rejected_path, rejected_bytes, .. } = &journal.state;
         if resumed && *rejected_bytes > 0 {
             journal.rejected = Some(Appended::open(rejected_path, *rejected_bytes)?);
@@ -220,7 +230,7 @@ impl Journal {
         let resumed = found.is_some();
         state = found.unwrap_or(state);
         let is_known = discarded || state.rejected_begun || (resumed && is_empty());
-        if !is_known && files::exists(rejected_path) {
+        if !is_known && !asked.replaces_rejected && files::exists(rejected_path) {
             return Err(Error::failed(format!(
                 "{} exists: import it or move it away, or name another one with --rejected",
                 rejected_path.display()
@@ -231,7 +241,8 @@ impl Journal {
         let (rejected, rejected_max) = (None, asked.rejected_max);
         let rejected_lock = None;
         let journal = Self { path, state, rejected, rejected_lock, rejected_max, due };
-        Ok(Found { journal, resumed, discarded })
+        let replaced = asked.replaces_rejected;
+        Ok(Found { journal, resumed, discarded, replaced })
     }
 
     /// How the files are read: an import that goes on does it as it began.
@@ -260,7 +271,7 @@ impl Journal {
             let file = match &mut self.rejected {
                 Some(file) => file,
                 None => {
-                    if self.path.is_none() {
+                    if self.path.is_none() && self.rejected_lock.is_none() {
                         self.rejected_lock = Some(Lock::take(&self.state.rejected_path)?);
                     }
                     let made = Appended::create(&self.state.rejected_path)?;
@@ -389,7 +400,16 @@ mod tests {
             let read = &ReadOptions { format: None, csv };
             let (state, rejected_path) = (self.at("state"), &self.at("rejected"));
             let (paths, rejected_max) = (&[self.at("in.csv")][..], 3);
-            let asked = Asked { server, table, read, paths, rejected_path, rejected_max };
+            let replaces_rejected = false;
+            let asked = Asked {
+                server,
+                table,
+                read,
+                paths,
+                rejected_path,
+                replaces_rejected,
+                rejected_max,
+            };
             Journal::find(Some(&state), &asked, earlier)?.begin(None)
         }
 

@@ -442,6 +442,7 @@ impl Place {
             state: at("state"),
             earlier,
             rejected: at("rejected.jsonl"),
+            rejected_dry: None,
             rejected_max: 10,
             create: false,
             dry_run: false,
@@ -609,6 +610,36 @@ fn a_dry_run_needs_no_place_for_what_is_rejected_where_nothing_is() {
     drop(lock);
     assert_eq!(run(&options).unwrap().rejected, 1);
     assert_eq!(place.files().len(), 2);
+}
+
+#[test]
+fn what_a_dry_run_sets_aside_is_in_nobodys_way_and_goes_with_the_next() {
+    let place = planned([]);
+    let at = |name: &str| place.dir.path().join(name);
+    let real = Import {
+        names: vec![place.dir.path().to_str().unwrap().to_owned()],
+        rejected_dry: Some(at("t.dry-run.jsonl")),
+        ..place.options(&format!("{LINES}r2\n"), Earlier::Refuse)
+    };
+    let dry = Import { dry_run: true, ..real.clone() };
+    let run = |options: &Import| import(options, &ProgressBar::hidden(), &Stop::default());
+    for _ in 0..2 {
+        let found = run(&dry).unwrap();
+        assert_eq!((found.rejected, found.rejected_path), (1, at("t.dry-run.jsonl")));
+        assert_eq!(place.files()["t.dry-run.jsonl"].lines().count(), 1);
+    }
+    // One that is at work keeps it.
+    let lock = Lock::take(&at("t.dry-run.jsonl")).unwrap();
+    let error = run(&dry).unwrap_err().to_string();
+    assert!(error.contains("another process is running this"), "{error}");
+    drop(lock);
+    // The import is not kept from starting, and does not read it.
+    let done = run(&real).unwrap();
+    assert_eq!((done.files, done.rejected, done.rejected_path), (1, 1, at("rejected.jsonl")));
+    std::fs::remove_file(at("rejected.jsonl")).unwrap();
+    std::fs::write(at("rows.csv"), LINES).unwrap();
+    assert_eq!(run(&dry).unwrap().rejected, 0);
+    assert_eq!(place.files().len(), 1, "what is true no more is gone");
 }
 
 #[test]

@@ -196,7 +196,10 @@ fn a_dry_run_says_what_would_happen_and_writes_nothing() {
     place.write("mixed.csv", ",f,h\n,a,b\nr1,v,\nr2,v,w\n");
     let (code, text) = place.tepui("import", "t", &["mixed.csv", "--dry-run"]);
     assert!(code == 3 && text.contains("would import 1 rows"), "{text}");
+    assert!(text.contains("t.dry-run.jsonl has them"), "{text}");
     assert_eq!(place.cells("t").lines().count(), 2 + 1);
+    let (code, text) = place.tepui("import", "t", &["mixed.csv"]);
+    assert!(code == 3 && text.contains("t.rejected.jsonl has them"), "{text}");
     let text = place.ok("import", "new", &["good.csv", "--dry-run", "--create"]);
     assert!(text.contains("would import 1 rows"), "{text}");
     let (code, _) = place.tepui("import", "new", &["good.csv"]);
