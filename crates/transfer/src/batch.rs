@@ -199,7 +199,7 @@ impl<'a> Batches<'a> {
     fn sound(&mut self, record: Record, batch: &mut Batch) -> Result<Result<Row, usize>> {
         let number = self.records;
         self.records += 1;
-        let (line, bytes) = match record {
+        let (lines, bytes) = match record {
             Record::Empty => {
                 batch.step.empty += 1;
                 return Ok(Err(0));
@@ -210,17 +210,17 @@ impl<'a> Batches<'a> {
             }
             Record::Bad(bad) => {
                 let bytes = bad.raw.len();
-                (Line::of_bad(&self.name, number, bad), bytes)
+                (vec![Line::of_bad(&self.name, number, bad)], bytes)
             }
             Record::Row(row) => match self.fault(&row, &mut batch.create)? {
                 None => return Ok(Ok(row)),
                 Some(reason) => {
                     let bytes = row.wire_bytes();
-                    (Line::of_row(&self.name, number, reason, row), bytes)
+                    (Line::of_row(&self.name, number, &reason, row), bytes)
                 }
             },
         };
-        batch.step.rejected.push(line);
+        batch.step.rejected.extend(lines);
         Ok(Err(bytes))
     }
 
@@ -452,6 +452,14 @@ mod tests {
         let empty: Vec<Row> = (0..9).map(|n| row(&n.to_string(), "f", 0, 0)).collect();
         let (found, _) = batches(&avro_file(dir.path(), &empty), 4);
         assert_eq!(found.iter().map(|batch| batch.step.empty).collect::<Vec<_>>(), [4, 4, 1]);
+    }
+
+    #[test]
+    fn a_large_row_is_set_aside_in_several_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let (found, ended) = batches(&avro_file(dir.path(), &[row("a", "gone", 7, MIB)]), 500);
+        assert_eq!(ended, None);
+        assert_eq!(found.iter().map(|batch| batch.step.rejected.len()).sum::<usize>(), 4);
     }
 
     #[test]

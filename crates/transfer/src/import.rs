@@ -439,7 +439,7 @@ impl Shared<'_> {
             step.rows -= u64::from(last);
             step.cells -= row.cells.len() as u64;
             step.bytes -= row.wire_bytes() as u64;
-            step.rejected.push(Line::of_row(file, record, refused.reason, row));
+            step.rejected.extend(Line::of_row(file, record, &refused.reason, row));
         }
         step.rejected.sort_by_key(Line::record);
         Ok((step, position))

@@ -101,7 +101,7 @@ pub struct Step {
     pub cells: u64,
     /// See `rows`.
     pub bytes: u64,
-    /// Records to set aside.
+    /// Records to set aside, in their order; a large one is several lines.
     pub rejected: Vec<Line>,
     /// Whether the file ends here.
     pub done: bool,
@@ -288,7 +288,8 @@ impl Journal {
             file.empty += step.empty;
             file.cells += step.cells;
             file.bytes += step.bytes;
-            file.rejected += step.rejected.len() as u64;
+            let lines = step.rejected.chunk_by(|one, next| one.record() == next.record());
+            file.rejected += lines.count() as u64;
             file.done = step.done;
         }
         let now = Instant::now();
@@ -512,6 +513,16 @@ mod tests {
         files::replace(&place.at("state"), b"{").unwrap();
         assert!(place.open(7, Earlier::Resume).unwrap_err().to_string().contains("--restart"));
         place.open(7, Earlier::Discard).unwrap();
+    }
+
+    #[test]
+    fn a_record_of_several_lines_is_rejected_once() {
+        let place = Place::new();
+        let mut journal = place.open(7, Earlier::Refuse).unwrap();
+        let one = || reject(1).rejected;
+        let rejected = [one(), one(), one(), one(), one()].concat();
+        journal.step(0, Step { records: 1, rejected, ..Step::default() }).unwrap();
+        assert_eq!((place.lines(), journal.files()[0].rejected), (5, 1));
     }
 
     #[tokio::test(start_paused = true)]
