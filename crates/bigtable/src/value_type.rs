@@ -198,6 +198,14 @@ pub fn check(value_type: Option<&admin::Type>) -> Result<Option<AggregateType>> 
     }
 }
 
+/// How a family aggregates whose type was checked when it was set: what is refused since then stays as it is.
+pub fn aggregate_of_checked(value_type: Option<&admin::Type>) -> Result<Option<AggregateType>> {
+    match value_type.and_then(|value_type| value_type.kind.as_ref()) {
+        Some(Kind::AggregateType(aggregate)) => aggregate_type(aggregate).map(Some),
+        _ => Ok(None),
+    }
+}
+
 /// Replaces what is deprecated in a type, and in those in it, as documented: `utf8_raw` of a String by `utf8_bytes`. The input of
 /// an aggregate is shown so anyway ([`AggregateType::to_proto`]).
 #[expect(deprecated, reason = "it is what older clients send")]
@@ -304,7 +312,14 @@ fn check_kind(path: &str, kind: &Kind, levels_left: usize) -> Result<()> {
         Kind::BoolType(_) | Kind::Float32Type(_) | Kind::Float64Type(_) | Kind::DateType(_) => {
             Ok(())
         }
-        Kind::ArrayType(t) => inner("array_type.element_type", t.element_type.as_deref()),
+        Kind::ArrayType(t) => {
+            let element = t.element_type.as_deref();
+            if matches!(element, Some(admin::Type { kind: Some(Kind::ArrayType(_)) })) {
+                let what = "the elements of an array must not be arrays themselves";
+                return Err(Error::field(&format!("{path}.array_type.element_type"), what));
+            }
+            inner("array_type.element_type", element)
+        }
         Kind::MapType(t) => {
             let key = t.key_type.as_deref();
             inner("map_type.key_type", key)?;

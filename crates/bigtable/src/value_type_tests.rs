@@ -125,7 +125,7 @@ fn types_that_nobody_could_follow_are_refused_by_name() {
     let Some(Kind::AggregateType(whole)) = aggregate(Some(int64(None)), sum()).kind else {
         panic!("an aggregate")
     };
-    let deep = (0..TYPE_DEPTH_MAX).fold(string(), |kind, _| array(boxed(kind)));
+    let deep = (0..TYPE_DEPTH_MAX).fold(string(), |kind, _| map(boxed(string()), boxed(kind)));
     let proto = |schema_bundle_id: &str, message_name: &str| {
         Kind::ProtoType(admin::r#type::Proto {
             schema_bundle_id: schema_bundle_id.to_owned(),
@@ -141,7 +141,11 @@ fn types_that_nobody_could_follow_are_refused_by_name() {
         (aggregate(Some(string()), sum()), "Int64 alone"),
         (aggregate(Some(structure(1, None)), hll()), "Int64, String or Bytes"),
         (typed(array(None)), "value_type.array_type.element_type"),
-        (typed(array(boxed(array(None)))), "array_type.element_type.array_type.element_type"),
+        (typed(array(boxed(array(boxed(string()))))), "must not be arrays themselves"),
+        (
+            typed(array(boxed(map(boxed(string()), boxed(array(None)))))),
+            "array_type.element_type.map_type.value_type.array_type.element_type",
+        ),
         (typed(array(boxed(Kind::AggregateType(whole)))), "within another type"),
         (typed(map(boxed(string()), None)), "map_type.value_type"),
         (typed(map(boxed(array(boxed(string()))), boxed(string()))), "keys of a map"),

@@ -325,6 +325,50 @@ async fn aggregates_combine_what_was_added_and_merged() {
     assert_eq!(values, BTreeMap::from([("sum", 3), ("min", -3), ("max", 5)]));
 }
 
+/// The whole of a cell of an aggregate family, as an import writes it.
+fn replaced(family: &str, state: &Bytes) -> Vec<Change> {
+    let Change::MergeToCell(cell) = merge(family, 0) else { panic!("a merge") };
+    let input = typed(v2::value::Kind::RawValue(state.clone()));
+    let merge = Change::MergeToCell(v2::mutation::MergeToCell { input, ..cell });
+    vec![delete_cells(family, "q", 1_000, 2_000), merge]
+}
+
+#[tokio::test]
+async fn an_aggregate_cell_that_is_deleted_and_merged_is_the_state_however_often() {
+    let mut fixture = Fixture::new(&[]);
+    let state_of = async |fixture: &Fixture, row: &str| {
+        let rows = row_set(&[row], &[]);
+        let rows = fixture.read(v2::ReadRowsRequest { rows, ..Default::default() }).await;
+        let [cell] = &rows[0].cells[..] else { panic!("{:?}", rows[0].cells) };
+        Bytes::from(cell.value.clone())
+    };
+    for family in ["sum", "min", "max", "users"] {
+        let added = |number: i64| match family {
+            "users" => add_user(&format!("user-{number}")),
+            _ => add(family, number),
+        };
+        let (from, to) = (format!("from-{family}"), format!("to-{family}"));
+        fixture.mutate(&from, vec![added(5), added(-3)]).await;
+        let state = state_of(&fixture, &from).await;
+        // Of another value, in memory and in a file.
+        fixture.mutate(&to, vec![added(9), added(-9)]).await;
+        fixture.flush().await;
+        fixture.mutate(&to, vec![added(7)]).await;
+        for _ in 0..2 {
+            fixture.mutate(&to, replaced(family, &state)).await;
+            assert_eq!(state_of(&fixture, &to).await, state, "{family}");
+        }
+        // Twice in one request is once, too.
+        let twice = [replaced(family, &state), replaced(family, &state)].concat();
+        fixture.mutate(&to, twice).await;
+        assert_eq!(state_of(&fixture, &to).await, state, "{family}");
+        fixture.reopen();
+        fixture.flush().await;
+        fixture.mutate(&to, replaced(family, &state)).await;
+        assert_eq!(state_of(&fixture, &to).await, state, "{family}");
+    }
+}
+
 fn add_user(user: &str) -> Change {
     Change::AddToCell(v2::mutation::AddToCell {
         family_name: "users".into(),

@@ -29,7 +29,7 @@ fn family_schema(family: &FamilyRecord) -> Result<FamilySchema> {
     let config = family.config.as_ref().unwrap_or(&empty);
     let mut schema = FamilySchema::new(FamilyId(family.id));
     schema.gc = gc::gc_rule_from_proto(config.gc_rule.as_ref())?;
-    schema.aggregate = value_type::check(config.value_type.as_ref())?;
+    schema.aggregate = value_type::aggregate_of_checked(config.value_type.as_ref())?;
     schema.value_type.clone_from(&config.value_type);
     Ok(schema)
 }
@@ -51,6 +51,8 @@ pub fn create(record: &mut TableRecord, name: &str, config: admin::ColumnFamily)
     }
     let id = record.next_family_id;
     let family = FamilyRecord { name: name.to_owned(), id, config: Some(normalized(config)) };
+    let value_type = family.config.as_ref().and_then(|config| config.value_type.as_ref());
+    value_type::check(value_type).map_err(|error| of_family(name, &error))?;
     check_family(&family)?;
     record.families.push(family);
     record.next_family_id = id.checked_add(1).ok_or_else(|| {
@@ -149,7 +151,7 @@ fn update(
 /// Cells of an aggregate family are stored as operands, others as they are; neither reads as the other.
 /// What the API fills in by itself may be sent back.
 fn check_value_type_change(from: Option<&admin::Type>, to: Option<&admin::Type>) -> Result<()> {
-    if value_type::check(from)? == value_type::check(to)? {
+    if value_type::aggregate_of_checked(from)? == value_type::check(to)? {
         return Ok(());
     }
     Err(Error::invalid_argument("Immutable fields 'value_type.aggregate_type' cannot be updated"))
@@ -164,9 +166,11 @@ fn normalized(mut config: admin::ColumnFamily) -> admin::ColumnFamily {
 
 /// Whether the engine can be given this family; the error names it.
 fn check_family(family: &FamilyRecord) -> Result<()> {
-    family_schema(family).map(|_| ()).map_err(|error| {
-        Error::new(error.kind(), format!("column family {:?}: {}", family.name, error.message()))
-    })
+    family_schema(family).map(|_| ()).map_err(|error| of_family(&family.name, &error))
+}
+
+fn of_family(name: &str, error: &Error) -> Error {
+    Error::new(error.kind(), format!("column family {name:?}: {}", error.message()))
 }
 
 fn check_new_name(name: &str) -> Result<()> {
@@ -212,6 +216,29 @@ mod tests {
             aggregator: Some(Aggregator::Sum(Sum {})),
             ..Default::default()
         }))
+    }
+
+    /// A type that versions before this one took.
+    fn arrays() -> admin::r#type::Kind {
+        let array = |element: admin::r#type::Kind| {
+            let element_type = Some(Box::new(admin::Type { kind: Some(element) }));
+            admin::r#type::Kind::ArrayType(Box::new(admin::r#type::Array { element_type }))
+        };
+        array(array(string_type()))
+    }
+
+    #[test]
+    fn a_stored_type_that_is_refused_now_stays_and_can_be_left() {
+        let mut record = TableRecord { next_family_id: 2, ..TableRecord::default() };
+        let error = create(&mut record, "new", typed(arrays())).unwrap_err();
+        assert!(error.message().starts_with("column family \"new\": "), "{error}");
+        let (name, config) = ("f".to_owned(), Some(typed(arrays())));
+        record.families.push(FamilyRecord { name, id: 1, config });
+        assert_eq!(schema(&record).unwrap().families.len(), 1);
+        let record = modify(&record, &[modification("f", Mod::Update(versions(3)))]).unwrap();
+        let to = |kind| [masked("f", typed(kind), &["value_type"])];
+        assert!(modify(&record, &to(arrays())).is_err());
+        modify(&record, &to(string_type())).unwrap();
     }
 
     fn modification(id: &str, m: Mod) -> Modification {
