@@ -118,6 +118,18 @@ impl Config {
         Ok(())
     }
 
+    /// What to warn of where the machine has less memory than the server is to take.
+    fn check_machine(&self, machine_bytes: Option<u64>) -> Option<String> {
+        let total = self.budget.total_bytes;
+        let machine = machine_bytes.filter(|machine| total > *machine)?;
+        Some(format!(
+            "memory: {}MiB is more than the {}MiB that the machine, or the control group, has: the system may end the server \
+             once it takes them",
+            total.div_ceil(1 << 20),
+            machine >> 20
+        ))
+    }
+
     /// Refuses an address that other machines can reach, unless the operator says that they may: there are neither credentials nor
     /// encryption. The error says which key is wrong.
     pub fn check_reach(&self, address: IpAddr) -> Result<(), String> {
@@ -260,6 +272,9 @@ pub fn resolve(inputs: &Inputs) -> Result<Effective> {
         && let Err(what) = config.divide(inputs.machine_bytes)
     {
         problems.push(format!("memory: {what}"));
+    }
+    if problems.is_empty() {
+        warnings.extend(config.check_machine(inputs.machine_bytes));
     }
     if problems.is_empty()
         && let Err(what) = config.check()
@@ -452,6 +467,18 @@ mod tests {
         inputs.machine_bytes = Some(1 << 30);
         let problems = problems(&inputs);
         assert!(problems.starts_with("memory: ") && problems.contains("at least"), "{problems}");
+    }
+
+    #[test]
+    fn more_memory_than_the_machine_has_is_warned_of() {
+        let mut inputs = file("memory = \"8GiB\"\n");
+        assert_eq!(resolve(&inputs).unwrap().warnings.len(), 0, "nobody knows what it has");
+        inputs.machine_bytes = Some(8 << 30);
+        assert_eq!(resolve(&inputs).unwrap().warnings.len(), 0);
+        inputs.machine_bytes = Some((8 << 30) - 1);
+        let warnings = resolve(&inputs).unwrap().warnings;
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+        assert!(warning.contains("8192MiB") && warning.contains("8191MiB"), "{warning}");
     }
 
     #[test]
