@@ -628,7 +628,7 @@ impl Drop for Engine {
     }
 }
 
-/// Creates the directory and what lies above it, durably: a name is only as durable as the directory
+/// Creates the directory, for its owner alone, and what lies above it, durably: a name is only as durable as the directory
 /// that it stands in.
 fn create_root(files: &dyn Files, dir: &Path) -> Result<()> {
     let mut missing = Vec::new();
@@ -638,7 +638,7 @@ fn create_root(files: &dyn Files, dir: &Path) -> Result<()> {
         }
         missing.push(ancestor);
     }
-    files.create_dir_all(dir)?;
+    files.create_private_dir(dir)?;
     for created in missing {
         match created.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             Some(parent) => files.sync_dir(parent)?,

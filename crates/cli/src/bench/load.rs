@@ -1,6 +1,7 @@
 //! `tepui bench load`: how fast rows go in and come back, and what they cost on disk and in memory.
 
 use std::fmt;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use tepui_bench::clock::Timer;
@@ -97,13 +98,13 @@ pub fn run(options: &Options) -> Result<(), String> {
     print(&report, options.json)
 }
 
-/// Makes a directory, which must not be there, and those above it.
+/// Makes a directory, which must not be there, for its owner alone, and those above it.
 #[expect(clippy::disallowed_methods, reason = "makes a directory for the benchmark")]
 fn make_dir(path: &Path) -> std::io::Result<()> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
     }
-    std::fs::create_dir(path)
+    std::fs::DirBuilder::new().mode(0o700).create(path)
 }
 
 fn serve_and_measure(options: &Options, progress: &Progress) -> Result<Report, String> {

@@ -17,7 +17,7 @@ use std::io::Write;
 use std::os::fd::AsFd;
 #[cfg(target_os = "linux")]
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -47,6 +47,9 @@ const DIRECT_ALIGN_MAX: u32 = 64 << 10;
 /// What is told ahead ends with a whole page: half a page would be written twice.
 #[cfg(target_os = "linux")]
 const PAGE_BYTES: u64 = 4096;
+
+/// Rights of a directory for its owner alone.
+const PRIVATE_MODE: u32 = 0o700;
 
 /// What is laid out ahead, piece by piece.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -307,6 +310,16 @@ impl Files for LocalFiles {
 
     fn create_dir_all(&self, dir: &Path) -> Result<()> {
         fs::create_dir_all(dir).map_err(|e| failed("create directory", dir, &e))
+    }
+
+    fn create_private_dir(&self, dir: &Path) -> Result<()> {
+        if let Some(above) = dir.parent() {
+            self.create_dir_all(above)?;
+        }
+        match fs::DirBuilder::new().mode(PRIVATE_MODE).create(dir) {
+            Err(e) if !dir.is_dir() => Err(failed("create directory", dir, &e)),
+            _ => Ok(()),
+        }
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
@@ -661,6 +674,25 @@ mod tests {
         assert_eq!(LocalFiles::default().lock(&path).unwrap_err().kind(), ErrorKind::Locked);
         drop(held);
         LocalFiles::default().lock(&path).unwrap();
+    }
+
+    #[test]
+    fn a_private_directory_is_for_its_owner_alone_where_it_is_new() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let files = LocalFiles::default();
+        let mode = |name: &str| fs::metadata(at(name)).unwrap().permissions().mode() & 0o777;
+        files.create_private_dir(&at("above/data")).unwrap();
+        assert_eq!(mode("above/data"), 0o700);
+        files.create_dir_all(&at("usual")).unwrap();
+        assert_eq!(mode("above"), mode("usual"));
+        // What the operator made stays as it is.
+        fs::set_permissions(at("usual"), fs::Permissions::from_mode(0o750)).unwrap();
+        files.create_private_dir(&at("usual")).unwrap();
+        assert_eq!(mode("usual"), 0o750);
+        files.create(&at("file")).unwrap();
+        assert!(files.create_private_dir(&at("file")).is_err());
     }
 
     #[test]

@@ -170,6 +170,10 @@ pub trait Files: Send + Sync + Debug {
     fn exists(&self, path: &Path) -> Result<bool>;
     /// Creates a directory and its parents; no error where it exists.
     fn create_dir_all(&self, dir: &Path) -> Result<()>;
+    /// The same, where the directory itself, if it is not there, is made for its owner alone.
+    fn create_private_dir(&self, dir: &Path) -> Result<()> {
+        self.create_dir_all(dir)
+    }
     /// Renames a file, replacing the target.
     fn rename(&self, from: &Path, to: &Path) -> Result<()>;
     /// Removes a file.
