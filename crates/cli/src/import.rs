@@ -41,7 +41,7 @@ pub struct Args {
     /// Requests under way of each worker
     #[arg(long, default_value_t = 8, value_name = "COUNT")]
     in_flight: usize,
-    /// Make the table and the families that are missing; new families keep every version
+    /// Make the table and the families that are missing; new families keep every version, and aggregate nothing
     #[arg(long)]
     create: bool,
     /// Read and check every record, write nothing to the table

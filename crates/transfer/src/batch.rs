@@ -13,7 +13,7 @@ use crate::format::rejected::Line;
 use crate::format::{self, ReadOptions, Record, Source};
 use crate::journal::{FileState, Step};
 use crate::row::{Cell, MUTATIONS_MAX, Row};
-use crate::write::Entry;
+use crate::write::{CELL_MUTATIONS_MAX, Entry, cost};
 
 /// Bytes after which a request is sent, however few rows it has: larger ones are no faster, and are held in memory.
 const BATCH_BYTES: usize = 1 << 20;
@@ -40,6 +40,9 @@ pub struct Batch {
 pub trait Families {
     /// Looks for a family.
     fn look(&self, family: &str) -> Result<Family>;
+
+    /// Whether the table's family of this name adds up what is written.
+    fn is_aggregate(&self, family: &str) -> bool;
 }
 
 /// What there is of a family.
@@ -141,8 +144,11 @@ impl<'a> Batches<'a> {
     fn fill(&mut self, batch: &mut Batch) -> Result<()> {
         self.number += 1;
         self.forget();
-        let (mut records, mut bytes, mut cells) = (0, 0, 0);
-        while records < self.cut.rows && bytes < BATCH_BYTES && cells < MUTATIONS_MAX {
+        let (mut records, mut bytes, mut mutations) = (0, 0, 0);
+        while records < self.cut.rows
+            && bytes < BATCH_BYTES
+            && mutations + CELL_MUTATIONS_MAX <= MUTATIONS_MAX
+        {
             records += 1;
             let row = match self.rest.take() {
                 Some(row) => row,
@@ -162,8 +168,8 @@ impl<'a> Batches<'a> {
                 },
             };
             let before = self.recent.get(&row.key).copied();
-            let fits =
-                fitting(&row.cells, MUTATIONS_MAX - cells, ROW_PART_BYTES.saturating_sub(bytes));
+            let room = (MUTATIONS_MAX - mutations, ROW_PART_BYTES.saturating_sub(bytes));
+            let (fits, taken) = self.fitting(&row.cells, room);
             let whole = fits == row.cells.len();
             if before == Some(self.number) || (!whole && !batch.entries.is_empty()) {
                 self.rest = Some(row);
@@ -176,8 +182,8 @@ impl<'a> Batches<'a> {
             }
             batch.waits |= before.is_some_and(|last| self.under_way(last));
             self.recent.insert(row.key.clone(), self.number);
-            bytes += row.wire_bytes();
-            cells += row.cells.len();
+            mutations += taken.0;
+            bytes += row.key.len() + taken.1;
             batch.step.rows += u64::from(whole);
             batch.step.cells += row.cells.len() as u64;
             batch.step.bytes += row.wire_bytes() as u64;
@@ -187,6 +193,20 @@ impl<'a> Batches<'a> {
             }
         }
         Ok(())
+    }
+
+    /// How many of the first cells fit, one at least, and the mutations and bytes that they take.
+    fn fitting(&self, cells: &[Cell], room: (usize, usize)) -> (usize, (usize, usize)) {
+        let (mut fits, mut taken) = (0, (0, 0));
+        for cell in cells {
+            let (mutations, bytes) = cost(cell, self.families.is_aggregate(&cell.family));
+            let with = (taken.0 + mutations, taken.1 + bytes);
+            if fits > 0 && (with.0 > room.0 || with.1 > room.1) {
+                break;
+            }
+            (fits, taken) = (fits + 1, with);
+        }
+        (fits, taken)
     }
 
     /// The next record of the file; an error says behind which one it is.
@@ -285,16 +305,6 @@ fn place(record: u64, position: &Position) -> String {
     format!("record {record}, near byte {}", position.get())
 }
 
-/// How many of the first cells fit, one at least.
-fn fitting(cells: &[Cell], cells_max: usize, bytes_max: usize) -> usize {
-    let mut bytes = 0;
-    let fits = cells.iter().take(cells_max).take_while(|cell| {
-        bytes += cell.wire_bytes();
-        bytes <= bytes_max
-    });
-    fits.count().max(1)
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Read as _;
@@ -307,12 +317,16 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// A table with the family `f`.
+    /// A table with the family `f`, and with `sum`, which adds up.
     struct OneFamily;
 
     impl Families for OneFamily {
         fn look(&self, family: &str) -> Result<Family> {
-            Ok(if family == "f" { Family::Known } else { Family::Missing })
+            Ok(if matches!(family, "f" | "sum") { Family::Known } else { Family::Missing })
+        }
+
+        fn is_aggregate(&self, family: &str) -> bool {
+            family == "sum"
         }
     }
 
@@ -439,6 +453,21 @@ mod tests {
             }
         }
         assert_eq!(again, rows);
+    }
+
+    #[test]
+    fn a_cell_that_adds_up_counts_as_the_two_mutations_that_write_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let rows = |family: &str| [row("a", family, MUTATIONS_MAX, 0), row("b", family, 1, 0)];
+        for (family, expected) in
+            [("f", vec![MUTATIONS_MAX, 1]), ("sum", vec![MUTATIONS_MAX / 2, MUTATIONS_MAX / 2, 1])]
+        {
+            let (batches, ended) = batches(&avro_file(dir.path(), &rows(family)), 500);
+            assert_eq!(ended, None);
+            let entries = batches.iter().map(|batch| &batch.entries);
+            let cells = |entries: &Vec<Entry>| entries.iter().map(|e| e.row.cells.len()).sum();
+            assert_eq!(entries.map(cells).collect::<Vec<usize>>(), expected, "{family}");
+        }
     }
 
     #[test]

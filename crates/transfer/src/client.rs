@@ -1,7 +1,7 @@
 //! The Bigtable API as a transfer uses it, over plaintext: one channel for each worker, and how an answer other than
 //! "done" is taken.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -281,6 +281,24 @@ fn endpoint(target: &Target) -> Result<Endpoint> {
         .keep_alive_timeout(KEEP_ALIVE_WAIT))
 }
 
+/// A table's families, each with what it aggregates by, in a word; none for one that keeps what is written.
+pub type FamilyTypes = BTreeMap<String, Option<&'static str>>;
+
+/// See [`FamilyTypes`].
+fn aggregate_of(family: &admin::ColumnFamily) -> Option<&'static str> {
+    use admin::r#type::{Kind, aggregate::Aggregator};
+    let Some(Kind::AggregateType(aggregate)) = &family.value_type.as_ref()?.kind else {
+        return None;
+    };
+    Some(match &aggregate.aggregator {
+        Some(Aggregator::Sum(_)) => "sum",
+        Some(Aggregator::Min(_)) => "min",
+        Some(Aggregator::Max(_)) => "max",
+        Some(Aggregator::HllppUniqueCount(_)) => "hllpp",
+        None => "aggregate",
+    })
+}
+
 /// A client of one table. Clones share the channel.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -393,7 +411,7 @@ impl Client {
     }
 
     /// The table's families; none where there is no table.
-    pub async fn families(&self, patience: &mut Patience) -> Result<Option<Vec<String>>> {
+    pub async fn families(&self, patience: &mut Patience) -> Result<Option<FamilyTypes>> {
         let message =
             admin::GetTableRequest { name: self.target.table_name(), ..Default::default() };
         let call = || {
@@ -401,7 +419,10 @@ impl Client {
             async move { admin.get_table(request).await }
         };
         match patience.call("GetTable", call).await? {
-            Ok(table) => Ok(Some(table.into_inner().column_families.into_keys().collect())),
+            Ok(table) => {
+                let families = table.into_inner().column_families.into_iter();
+                Ok(Some(families.map(|(name, family)| (name, aggregate_of(&family))).collect()))
+            }
             Err(status) if status.code() == Code::NotFound => Ok(None),
             Err(status) => Err(Error::failed(words("GetTable", &status))),
         }

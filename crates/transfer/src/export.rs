@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
-use crate::client::{Client, Patience, Stop, Target};
+use crate::client::{Client, FamilyTypes, Patience, Stop, Target};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{self, Unfinished};
 use crate::format::csv::{COLUMNS_MAX, Column, Timestamps};
@@ -39,7 +39,7 @@ use crate::format::{Format, Sink, avro, csv, parquet, sequence};
 use crate::import::WORKERS_MAX;
 use crate::row::Row;
 use crate::scan::{Range, Scan};
-use crate::{joined, lock, lock_file, partly, runtime, tell_of_no_state};
+use crate::{joined, lock, lock_file, partly, runtime, tell, tell_of_no_state};
 
 /// Bytes of the table for one file, where the number of files is left open: a file that fails is begun anew, so
 /// they should not be much larger; smaller ones are many.
@@ -263,7 +263,7 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
             let mut indexes = 0..state.shards.len();
             if indexes.any(|index| !state.is_whole(&export.output, index)) {
                 let mut patience = Patience::first(export.retry_for, stop.clone(), bar);
-                runtime()?.block_on(check_table(export, &mut state, &mut patience, stop))?;
+                runtime()?.block_on(check_table(export, &mut state, &mut patience, bar, stop))?;
                 save(&state_path, &state)?;
             }
             state
@@ -528,17 +528,40 @@ fn unfinished_files(export: &Export) -> Result<Vec<PathBuf>> {
     Ok(unfinished)
 }
 
-/// Connects, and looks for the table; its families. An endpoint that is not there is an error at once.
+/// Connects, and looks for the table; its families. An endpoint that is not there is an error at once. The operator is told
+/// what the files will lack.
 async fn look(
     export: &Export,
     patience: &mut Patience,
+    bar: &ProgressBar,
     stop: &Stop,
-) -> Result<(Client, Vec<String>)> {
+) -> Result<(Client, FamilyTypes)> {
     let client = Client::connect(&export.target, stop).await?;
-    match client.families(patience).await? {
-        Some(families) => Ok((client, families)),
-        None => Err(Error::failed(format!("{} does not exist", export.target.table_name()))),
+    let Some(families) = client.families(patience).await? else {
+        return Err(Error::failed(format!("{} does not exist", export.target.table_name())));
+    };
+    if let Some(lacking) = lacking(&export.selection, &families) {
+        tell(bar, &lacking);
     }
+    Ok((client, families))
+}
+
+/// What an import cannot know of the families that are exported: that some add up what is written.
+fn lacking(selection: &Selection, families: &FamilyTypes) -> Option<String> {
+    let is_exported =
+        |name: &String| selection.families.is_empty() || selection.families.contains(name);
+    let exported = families.iter().filter(|(name, _)| is_exported(name));
+    let typed: Vec<String> = exported
+        .filter_map(|(name, aggregate)| aggregate.map(|aggregate| format!("{name} ({aggregate})")))
+        .collect();
+    if typed.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "aggregate families: {}. The files have what they came to, and neither types of families nor garbage-collection \
+         rules: create the table with both before an import, which with --create would make families that add up nothing",
+        typed.join(", ")
+    ))
 }
 
 /// Refuses to go on where the table is gone, or another one has its name: the files would be of two tables.
@@ -546,9 +569,10 @@ async fn check_table(
     export: &Export,
     state: &mut State,
     patience: &mut Patience,
+    bar: &ProgressBar,
     stop: &Stop,
 ) -> Result<()> {
-    let (client, _) = look(export, patience, stop).await?;
+    let (client, _) = look(export, patience, bar, stop).await?;
     if state.shards.iter().all(|shard| shard.done.is_none()) {
         state.token = client.token(patience).await?;
     } else if let Some(token) = &state.token
@@ -565,12 +589,12 @@ async fn check_table(
 /// Looks at the table and divides it.
 async fn plan(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<State> {
     let mut patience = Patience::first(export.retry_for, stop.clone(), bar);
-    let (client, families) = look(export, &mut patience, stop).await?;
+    let (client, families) = look(export, &mut patience, bar, stop).await?;
     let table = export.target.table_name();
     let named = export.selection.families.iter();
     let named = named.chain(export.columns.iter().map(|column| &column.family));
     for family in named {
-        if !families.contains(family) {
+        if !families.contains_key(family) {
             return Err(Error::failed(format!("{table} has no family {family:?}")));
         }
     }
@@ -770,6 +794,20 @@ mod tests {
         assert_eq!(filter(&named, None, false).unwrap().filter, Some(expected));
         let chain = filter(&named, Some(2), true).unwrap().filter;
         assert!(matches!(chain, Some(Filter::Chain(chain)) if chain.filters.len() == 3));
+    }
+
+    #[test]
+    fn what_files_lack_of_aggregate_families_is_told() {
+        let families = [("a", Some("sum")), ("b", None), ("c", Some("hllpp"))];
+        let families = families.map(|(name, aggregate)| (name.to_owned(), aggregate)).into();
+        let told = |names: &[&str]| {
+            let families_named = names.iter().map(|name| (*name).to_owned()).collect();
+            let selection = Selection { families: families_named, ..Selection::default() };
+            lacking(&selection, &families)
+        };
+        assert!(told(&[]).unwrap().starts_with("aggregate families: a (sum), c (hllpp). "));
+        assert!(told(&["b", "c"]).unwrap().starts_with("aggregate families: c (hllpp). "));
+        assert_eq!(told(&["b"]), None);
     }
 
     proptest! {

@@ -149,7 +149,10 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     let token = here.block_on(token_of_table(import, &client, &found, &mut patience))?;
     // Nothing drives this connection from here on: the server would ask in vain whether anybody is there.
     drop((client, here));
-    let families = families.unwrap_or_default().into_iter().collect();
+    let families = families.unwrap_or_default();
+    let aggregates = families.iter().filter(|(_, aggregate)| aggregate.is_some());
+    let aggregates = aggregates.map(|(name, _)| name.clone()).collect();
+    let families = families.into_keys().collect();
     let journal = found.begin(token)?;
     bar.set_length(journal.files().iter().map(|file| file.file.bytes).sum());
     let shared = Shared {
@@ -157,6 +160,7 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
         read: journal.read_options().clone(),
         journal: Mutex::new(journal),
         families: Mutex::new(families),
+        aggregates,
         unmakeable: Mutex::default(),
         next: AtomicUsize::new(0),
         unreadable: Mutex::default(),
@@ -256,6 +260,8 @@ struct Shared<'a> {
     journal: Mutex<Journal>,
     /// Those that the table has.
     families: Mutex<BTreeSet<String>>,
+    /// Of these, those that add up what is written; none that is made here does.
+    aggregates: BTreeSet<String>,
     /// Those that the server refuses to make, and why.
     unmakeable: Mutex<BTreeMap<String, String>>,
     /// The next file.
@@ -275,6 +281,10 @@ impl Families for Shared<'_> {
             return Ok(Family::Unmakeable(why.clone()));
         }
         Ok(if self.import.create { Family::ToBeMade } else { Family::Missing })
+    }
+
+    fn is_aggregate(&self, family: &str) -> bool {
+        self.aggregates.contains(family)
     }
 }
 
@@ -433,7 +443,7 @@ impl Shared<'_> {
                 None => sound.push(entry),
             }
         }
-        refused.extend(write(&mut client, sound, &mut patience).await?);
+        refused.extend(write(&mut client, sound, &self.aggregates, &mut patience).await?);
         for refused in refused {
             let Entry { record, last, row } = refused.entry;
             step.rows -= u64::from(last);

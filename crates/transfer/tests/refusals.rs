@@ -51,6 +51,10 @@ struct State {
     requests: Vec<Vec<String>>,
     /// Row, timestamp, in the order of the writes.
     written: Vec<(String, i64)>,
+    /// Whether its family adds up.
+    is_sum: bool,
+    /// Row, what is deleted of it, and what is merged then.
+    merged: Vec<(String, v2::TimestampRange, Option<v2::Value>)>,
     /// Rows after which a read breaks off, one for each of the first reads.
     breaks: VecDeque<usize>,
     /// With what; none for a server that is busy.
@@ -81,6 +85,13 @@ struct Admin(Arc<Mutex<State>>);
 
 fn status(code: Code, message: &str) -> rpc::Status {
     rpc::Status { code: code as i32, message: message.to_owned(), details: Vec::new() }
+}
+
+fn sum_type() -> admin::Type {
+    use admin::r#type::{Aggregate, Kind, aggregate};
+    let aggregator = Some(aggregate::Aggregator::Sum(aggregate::Sum {}));
+    let aggregate = Aggregate { aggregator, ..Default::default() };
+    admin::Type { kind: Some(Kind::AggregateType(Box::new(aggregate))) }
 }
 
 /// A refusal that asks to wait.
@@ -138,11 +149,21 @@ impl tonic::server::ServerStreamingService<v2::MutateRowsRequest> for Data {
             let status = refused.iter().find(|(row, _)| *row == key);
             let status = status.map(|(_, status)| status.clone()).unwrap_or_default();
             if status.code == 0 {
+                let mut deleted = None;
                 for mutation in entry.mutations {
-                    let Some(v2::mutation::Mutation::SetCell(set)) = mutation.mutation else {
-                        panic!("only cells are set")
-                    };
-                    state.written.push((key.clone(), set.timestamp_micros));
+                    use v2::mutation::Mutation;
+                    match mutation.mutation.unwrap() {
+                        Mutation::SetCell(set) => {
+                            assert!(!state.is_sum, "refused in an aggregate family");
+                            state.written.push((key.clone(), set.timestamp_micros));
+                        }
+                        Mutation::DeleteFromColumn(delete) => deleted = delete.time_range,
+                        Mutation::MergeToCell(merge) => {
+                            let deleted = deleted.take().unwrap();
+                            state.merged.push((key.clone(), deleted, merge.input));
+                        }
+                        other => panic!("{other:?}"),
+                    }
                 }
             }
             answers.push(v2::mutate_rows_response::Entry {
@@ -246,10 +267,12 @@ impl tonic::server::UnaryService<admin::GetTableRequest> for Admin {
     type Future = BoxFuture<'static, Result<Response<admin::Table>, Status>>;
 
     fn call(&mut self, request: Request<admin::GetTableRequest>) -> Self::Future {
-        if let Some(refused) = self.0.lock().unwrap().looks.pop_front() {
+        let mut state = self.0.lock().unwrap();
+        if let Some(refused) = state.looks.pop_front() {
             return Box::pin(async { Err(refused) });
         }
-        let families = [("f".to_owned(), admin::ColumnFamily::default())];
+        let value_type = state.is_sum.then(sum_type);
+        let families = [("f".to_owned(), admin::ColumnFamily { value_type, ..Default::default() })];
         let name = request.into_inner().name;
         let table = admin::Table { name, column_families: families.into(), ..Default::default() };
         Box::pin(async { Ok(Response::new(table)) })
@@ -640,6 +663,21 @@ fn what_a_dry_run_sets_aside_is_in_nobodys_way_and_goes_with_the_next() {
     std::fs::write(at("rows.csv"), LINES).unwrap();
     assert_eq!(run(&dry).unwrap().rejected, 0);
     assert_eq!(place.files().len(), 1, "what is true no more is gone");
+}
+
+#[test]
+fn cells_of_an_aggregate_family_are_replaced_and_not_added_to() {
+    let place = Place::new(State { is_sum: true, ..State::default() });
+    let summary = place.import(2, Earlier::Refuse, &Stop::default()).unwrap();
+    assert_eq!((summary.rows, summary.cells, summary.rejected), (2, 2, 0));
+    let range = v2::TimestampRange {
+        start_timestamp_micros: 5_000_000,
+        end_timestamp_micros: 5_001_000,
+    };
+    let kind = Some(v2::value::Kind::RawValue("v".into()));
+    let state = v2::Value { kind, ..Default::default() };
+    let row = |key: &str| (key.to_owned(), range, Some(state.clone()));
+    assert_eq!(place.state.lock().unwrap().merged, [row("r0"), row("r1")]);
 }
 
 #[test]
