@@ -106,12 +106,18 @@ fn done(args: &Args) -> Result<(String, ExitCode)> {
     let summary = export(&options, &bar, &stop);
     bar.finish_and_clear();
     let summary = summary?;
-    let text = format!(
-        "exported {} rows, {} cells into {} files of {}\n",
+    let mut lines = vec![format!(
+        "exported {} rows, {} cells into {} files of {}",
         summary.rows,
         summary.cells,
         summary.files,
         human(summary.bytes)
-    );
-    Ok((text, ExitCode::SUCCESS))
+    )];
+    if summary.left_out > 0 {
+        let count = summary.left_out;
+        lines.push(format!(
+            "{count} cells were left out: their columns came after the scan for columns; another export has them"
+        ));
+    }
+    Ok((lines.join("\n") + "\n", ExitCode::SUCCESS))
 }

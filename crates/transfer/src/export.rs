@@ -106,6 +106,8 @@ pub struct Summary {
     pub cells: u64,
     /// Bytes of the files.
     pub bytes: u64,
+    /// Cells whose columns CSV has no place for, since they came after the scan that looked for all columns.
+    pub left_out: u64,
 }
 
 /// A file and its rows.
@@ -114,6 +116,9 @@ struct Shard {
     range: Range,
     /// Once it is whole: rows, cells, and bytes of the file.
     done: Option<(u64, u64, u64)>,
+    /// Then: cells without a place in it.
+    #[serde(default)]
+    left_out: u64,
 }
 
 /// The state of an export, beside its files.
@@ -220,7 +225,10 @@ fn cuts(samples: &[(Bytes, u64)], range: &Range, files: Option<usize>) -> Vec<By
 fn shards(cuts: Vec<Bytes>, range: &Range) -> Vec<Shard> {
     let starts = std::iter::once(range.start.clone()).chain(cuts.clone());
     let ends = cuts.into_iter().chain(std::iter::once(range.end.clone()));
-    starts.zip(ends).map(|(start, end)| Shard { range: Range { start, end }, done: None }).collect()
+    starts
+        .zip(ends)
+        .map(|(start, end)| Shard { range: Range { start, end }, done: None, left_out: 0 })
+        .collect()
 }
 
 /// The filter that a selection is; none for everything.
@@ -320,7 +328,7 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
             };
             let part = Part { export, columns: &columns, range: &range, path: &path, stop };
             let done = part.transfer(&runtime, client.clone());
-            let done = match done.map_err(|error| error.context(path.display())) {
+            let whole = match done.map_err(|error| error.context(path.display())) {
                 Err(error) if error.kind() == ErrorKind::Unreadable => {
                     lock(&unreadable)?.push((index, error));
                     stop.check()?;
@@ -330,7 +338,7 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
             };
             let mut state = lock(&shared)?;
             if let Some(shard) = state.shards.get_mut(index) {
-                shard.done = Some(done);
+                (shard.done, shard.left_out) = (Some(whole.done), whole.left_out);
             }
             save(&state_path, &state)?;
             bar.inc(1);
@@ -363,6 +371,7 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
         summary.cells += cells;
         summary.bytes += bytes;
     }
+    summary.left_out = state.shards.iter().map(|shard| shard.left_out).sum();
     files::remove(&state_path)?;
     Ok(summary)
 }
@@ -679,6 +688,14 @@ fn random_mark() -> [u8; 16] {
     mark
 }
 
+/// What came of a file.
+struct Whole {
+    /// Rows, cells, and bytes of the file.
+    done: (u64, u64, u64),
+    /// Cells without a place in it.
+    left_out: u64,
+}
+
 /// A range of the table on its way into a file.
 struct Part<'a> {
     export: &'a Export,
@@ -689,8 +706,8 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// This thread reads the rows, another encodes and writes them; rows, cells and bytes of the file.
-    fn transfer(&self, runtime: &Runtime, client: Client) -> Result<(u64, u64, u64)> {
+    /// This thread reads the rows, another encodes and writes them.
+    fn transfer(&self, runtime: &Runtime, client: Client) -> Result<Whole> {
         let (rows, queue) = mpsc::channel(QUEUED_CHUNKS);
         std::thread::scope(|scope| {
             let writer = scope.spawn(move || self.write(queue));
@@ -728,22 +745,25 @@ impl Part<'_> {
     }
 
     /// Writes the file. It has its name only where all rows have come, and otherwise is gone.
-    fn write(
-        &self,
-        mut queue: mpsc::Receiver<Option<Vec<Row>>>,
-    ) -> Result<Option<(u64, u64, u64)>> {
+    fn write(&self, mut queue: mpsc::Receiver<Option<Vec<Row>>>) -> Result<Option<Whole>> {
         let (unfinished, file) = Unfinished::create(self.path)?;
         let mut sink = sink(self.export, self.columns, file)?;
-        let (mut rows, mut cells) = (0, 0);
+        let (mut rows, mut cells, mut left_out) = (0, 0, 0);
+        // Of columns that were named, nobody misses the others.
+        let has_all = self.export.format == Format::Csv && self.export.columns.is_empty();
         while let Some(chunk) = queue.blocking_recv() {
             let Some(chunk) = chunk else {
                 let file = sink.finish()?;
-                return Ok(Some((rows, cells, unfinished.finish(&file)?)));
+                let done = (rows, cells, unfinished.finish(&file)?);
+                return Ok(Some(Whole { done, left_out }));
             };
             for row in chunk {
                 let written = sink.write(&row)? as u64;
                 rows += u64::from(written > 0);
                 cells += written;
+                if has_all {
+                    left_out += (row.cells.len() as u64).saturating_sub(written);
+                }
             }
         }
         Ok(None)

@@ -60,6 +60,8 @@ struct State {
     /// With what; none for a server that is busy.
     break_with: Option<Status>,
     reads: u32,
+    /// The reads from this one on find the first row with another column.
+    other_from: Option<u32>,
     /// The reads from this one on are refused for good.
     refused_from: Option<u32>,
     /// A row that is not read, and what is said instead of it.
@@ -213,10 +215,15 @@ impl tonic::server::ServerStreamingService<v2::ReadRowsRequest> for Data {
         if let Some((row, _)) = &unreadable {
             keys.retain(|key| key.as_str() < *row);
         }
+        let has_other = state.other_from.is_some_and(|from| state.reads >= from);
         let chunk = |key: String| CellChunk {
-            row_key: key.into_bytes().into(),
             family_name: Some("f".to_owned()),
-            qualifier: Some(b"q".to_vec()),
+            qualifier: Some(if has_other && key == "r0" {
+                b"other".to_vec()
+            } else {
+                b"q".to_vec()
+            }),
+            row_key: key.into_bytes().into(),
             timestamp_micros: 1000,
             value: "v".into(),
             row_status: Some(RowStatus::CommitRow(true)),
@@ -670,10 +677,8 @@ fn cells_of_an_aggregate_family_are_replaced_and_not_added_to() {
     let place = Place::new(State { is_sum: true, ..State::default() });
     let summary = place.import(2, Earlier::Refuse, &Stop::default()).unwrap();
     assert_eq!((summary.rows, summary.cells, summary.rejected), (2, 2, 0));
-    let range = v2::TimestampRange {
-        start_timestamp_micros: 5_000_000,
-        end_timestamp_micros: 5_001_000,
-    };
+    let range =
+        v2::TimestampRange { start_timestamp_micros: 5_000_000, end_timestamp_micros: 5_001_000 };
     let kind = Some(v2::value::Kind::RawValue("v".into()));
     let state = v2::Value { kind, ..Default::default() };
     let row = |key: &str| (key.to_owned(), range, Some(state.clone()));
@@ -1071,6 +1076,27 @@ fn columns_that_a_row_keeps_from_being_known_can_be_named() {
     let place = with_unreadable(Code::DataLoss);
     let error = place.export(|options| options.columns = Vec::new()).unwrap_err().to_string();
     assert!(error.contains("no such row for you") && error.contains("--columns"), "{error}");
+}
+
+#[test]
+fn cells_of_columns_that_came_after_the_scan_for_columns_are_counted() {
+    // A scan for columns, and a read of each half, of which the second one is interrupted.
+    let samples = vec![("r5", 50), ("", 100)];
+    let place = Place::new(State { other_from: Some(2), samples, ..State::default() });
+    let all = |export: &mut Export| {
+        (export.columns, export.files) = (Vec::new(), Some(2));
+    };
+    place.state.lock().unwrap().refused_from = Some(3);
+    assert!(place.export(all).is_err());
+    place.state.lock().unwrap().refused_from = None;
+    let summary = place.export(|export| {
+        all(export);
+        export.resume = true;
+    });
+    let summary = summary.unwrap();
+    assert_eq!((summary.rows, summary.cells, summary.left_out), (9, 9, 1));
+    // Of columns that were named, the others are not missed.
+    assert_eq!(place.export(|export| export.overwrite = true).unwrap().left_out, 0);
 }
 
 #[test]
