@@ -75,6 +75,8 @@ pub struct Batches<'a> {
     families: &'a dyn Families,
     cut: Cut,
     position: Position,
+    /// The time of cells that have none of their own.
+    given_micros: Option<i64>,
     records: u64,
     /// A row that was read and is not, or not whole, in a batch.
     rest: Option<Row>,
@@ -112,6 +114,7 @@ impl<'a> Batches<'a> {
             families,
             cut,
             position,
+            given_micros: options.given_micros(&state.file.path)?,
             records: state.records,
             rest: None,
             recent: HashMap::new(),
@@ -251,7 +254,12 @@ impl<'a> Batches<'a> {
         }
         let mut last: Option<&str> = None;
         let mut missing = BTreeSet::new();
-        for Cell { family, .. } in &row.cells {
+        for Cell { family, timestamp_micros, .. } in &row.cells {
+            if self.given_micros == Some(*timestamp_micros) && self.families.is_aggregate(family) {
+                return Ok(Some(format!(
+                    "family {family:?} adds up what is written, and the value has no time of its own, so that nobody knows                      which cell it is the state of: --timestamp value-encoded reads VALUE@MICROS"
+                )));
+            }
             if last == Some(family) {
                 continue;
             }

@@ -372,6 +372,15 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
         summary.bytes += bytes;
     }
     summary.left_out = state.shards.iter().map(|shard| shard.left_out).sum();
+    if summary.left_out > 0 {
+        let count = summary.left_out;
+        tell(
+            bar,
+            &format!(
+                "{count} cells have columns that came after the scan for columns, and are in no file"
+            ),
+        );
+    }
     files::remove(&state_path)?;
     Ok(summary)
 }

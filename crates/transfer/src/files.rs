@@ -72,17 +72,16 @@ impl Identity {
 /// which no file is meant. Sorted, each once. What an import writes itself, `own`, is not
 /// among them, and cannot be named.
 pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
+    let (mut files, mut directories) = (Vec::new(), Vec::new());
     let is_own = |path: &Path| own.iter().any(|own| same(own, path));
     for name in names {
         let path = Path::new(name);
         let before = files.len();
-        let mut directories = Vec::new();
         let mut add = |files: &mut Vec<PathBuf>, entry: PathBuf| {
             if is_file(&entry)? {
                 files.push(entry);
             } else if entry.is_dir() && !is_hidden_at_its_end(&entry) {
-                directories.push(entry);
+                directories.push((name, entry));
             }
             check_count(files.len().max(directories.len()))
         };
@@ -94,9 +93,7 @@ pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
                     add(&mut files, entry)?;
                 }
             }
-            let found = files.get(before..).unwrap_or_default();
-            check_directories(name, &directories, found)?;
-            check_whole(found)?;
+            check_whole(files.get(before..).unwrap_or_default())?;
         } else if path.exists() {
             if !is_file(path)? {
                 // How long it is, and what its first bytes are, would have to be known before it is read, and again after an
@@ -127,14 +124,13 @@ pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
                     add(&mut files, entry)?;
                 }
             }
-            let found = files.get(before..).unwrap_or_default();
-            check_directories(name, &directories, found)?;
-            check_whole(found)?;
+            check_whole(files.get(before..).unwrap_or_default())?;
         }
         if files.len() == before {
             return Err(Error::failed(format!("{name}: no such file, and no file matches")));
         }
     }
+    check_directories(&directories, &files)?;
     files.sort();
     files.dedup();
     Ok(files)
@@ -146,20 +142,34 @@ fn is_file(path: &Path) -> Result<bool> {
     path.metadata().map(|found| found.is_file()).map_err(|error| failed("read", path, &error))
 }
 
-/// An error where a name finds a directory of which it finds no file: left out without a word, its rows would be missing.
-fn check_directories(name: &str, directories: &[PathBuf], files: &[PathBuf]) -> Result<()> {
+/// An error where a name finds a directory of which no file is meant: left out without a word, its rows would be missing. What is
+/// empty, or the file system's own, has none.
+fn check_directories(directories: &[(&String, PathBuf)], files: &[PathBuf]) -> Result<()> {
     if directories.is_empty() {
         return Ok(());
     }
+    let plain = |path: &Path| components(path).collect::<PathBuf>();
+    let files: Vec<PathBuf> = files.iter().map(|file| plain(file)).collect();
     let with_files: HashSet<&Path> = files.iter().flat_map(|file| file.ancestors()).collect();
-    let Some(without) = directories.iter().find(|dir| !with_files.contains(dir.as_path())) else {
-        return Ok(());
-    };
-    let without = without.display();
-    Err(Error::failed(format!(
-        "{name} has a directory, {without}, and what is in that is not imported with it: name the files, or patterns such as \
-         '{without}/*', or move the directory away"
-    )))
+    for (name, directory) in directories {
+        if with_files.contains(plain(directory).as_path()) || has_nothing(directory)? {
+            continue;
+        }
+        let without = directory.display();
+        return Err(Error::failed(format!(
+            "{name} has a directory, {without}, and what is in that is not imported with it: name the files too, or patterns such \
+             as '{without}/*', or move the directory away"
+        )));
+    }
+    Ok(())
+}
+
+fn has_nothing(directory: &Path) -> Result<bool> {
+    if directory.file_name().is_some_and(|name| name == "lost+found") {
+        return Ok(true);
+    }
+    let mut entries = std::fs::read_dir(directory).map_err(|e| failed("read", directory, &e))?;
+    Ok(entries.next().is_none())
 }
 
 /// Whether a name is one that tools keep to themselves.
@@ -613,6 +623,13 @@ mod tests {
             assert_eq!(expand(&[name(names)], &[]).unwrap().len(), 3, "{names}");
         }
         assert_eq!(expand(&[name("*.avro"), name("*/*.avro")], &[]).unwrap().len(), 2);
+        // As the errors advise.
+        let with = ["", "2024/*", "2024/01"].map(name);
+        assert_eq!(expand(&with, &[]).unwrap().len(), 3);
+        for nothing in ["2024/01/empty", "2024/01/lost+found/x"] {
+            std::fs::create_dir_all(at(nothing)).unwrap();
+        }
+        assert_eq!(expand(&[name("2024/01")], &[]).unwrap().len(), 1);
         let error = expand(&[name(".*")], &[]).unwrap_err().to_string();
         assert!(error.contains("no file matches"), "{error}");
         assert_eq!(expand(&[name("2024/01")], &[]).unwrap(), [at("2024/01/c.avro")]);

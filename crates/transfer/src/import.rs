@@ -14,7 +14,7 @@
 //! one in a file is what the table has in the end.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -67,8 +67,10 @@ pub struct Import {
     pub earlier: Earlier,
     /// Where records are set aside.
     pub rejected: PathBuf,
-    /// Where a dry run sets them aside, in the place of what an earlier one did; none for there, too.
-    pub rejected_dry: Option<PathBuf>,
+    /// Where a dry run sets them aside, in the place of what an earlier one did, unless `rejected` was asked for.
+    pub rejected_dry: PathBuf,
+    /// Somebody has named where records are set aside.
+    pub rejected_is_named: bool,
     /// The most of them.
     pub rejected_max: u64,
     /// Make the table and families that are missing.
@@ -110,8 +112,7 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
             return Err(Error::failed(format!("{value} {what}: from 1 to {most}")));
         }
     }
-    let own = [Some(&import.state), Some(&import.rejected), import.rejected_dry.as_ref()];
-    let own: Vec<&Path> = own.into_iter().flatten().map(PathBuf::as_path).collect();
+    let own = [&import.state, &import.rejected, &import.rejected_dry].map(PathBuf::as_path);
     let paths = files::expand(&import.names, &own)?;
     for path in &paths {
         format::check(path, &import.read)?;
@@ -121,14 +122,14 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     let locked = |path| (!import.dry_run).then(|| lock_file(path, bar)).transpose();
     let _state_lock = locked(&import.state)?;
     let _rejected_lock = locked(&import.rejected)?;
-    let rejected_dry = import.rejected_dry.as_deref().filter(|_| import.dry_run);
+    let sets_aside_dry = import.dry_run && !import.rejected_is_named;
     let asked = Asked {
         server: import.target.address(),
         table: &import.target.table_name(),
         read: &import.read,
         paths: &paths,
-        rejected_path: rejected_dry.unwrap_or(&import.rejected),
-        replaces_rejected: rejected_dry.is_some(),
+        rejected_path: if sets_aside_dry { &import.rejected_dry } else { &import.rejected },
+        replaces_rejected: sets_aside_dry,
         rejected_max: import.rejected_max,
     };
     let state_path = (!import.dry_run).then_some(import.state.as_path());

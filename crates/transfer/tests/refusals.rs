@@ -472,7 +472,8 @@ impl Place {
             state: at("state"),
             earlier,
             rejected: at("rejected.jsonl"),
-            rejected_dry: None,
+            rejected_dry: at("t.dry-run.jsonl"),
+            rejected_is_named: false,
             rejected_max: 10,
             create: false,
             dry_run: false,
@@ -625,7 +626,7 @@ fn a_dry_run_needs_no_place_for_what_is_rejected_where_nothing_is() {
     // Where nothing can be: below a file.
     let nowhere = place.dir.path().join("rows.csv/rejected.jsonl");
     let sound =
-        Import { dry_run: true, rejected: nowhere, ..place.options(LINES, Earlier::Refuse) };
+        Import { dry_run: true, rejected_dry: nowhere, ..place.options(LINES, Earlier::Refuse) };
     let run = |options: &Import| import(options, &ProgressBar::hidden(), &Stop::default());
     assert_eq!(run(&sound).unwrap().rows, 2);
     assert_eq!(place.files().len(), 1, "the file that it reads");
@@ -633,8 +634,8 @@ fn a_dry_run_needs_no_place_for_what_is_rejected_where_nothing_is() {
     std::fs::write(&sound.names[0], format!("{LINES}r2\n")).unwrap();
     let error = run(&sound).unwrap_err().to_string();
     assert!(error.contains("rejected.jsonl"), "{error}");
-    let options = Import { rejected: place.dir.path().join("rejected.jsonl"), ..sound };
-    let lock = Lock::take(&options.rejected).unwrap();
+    let options = Import { rejected_dry: place.dir.path().join("rejected.jsonl"), ..sound };
+    let lock = Lock::take(&options.rejected_dry).unwrap();
     let error = run(&options).unwrap_err().to_string();
     assert!(error.contains("another process is running this"), "{error}");
     drop(lock);
@@ -648,7 +649,6 @@ fn what_a_dry_run_sets_aside_is_in_nobodys_way_and_goes_with_the_next() {
     let at = |name: &str| place.dir.path().join(name);
     let real = Import {
         names: vec![place.dir.path().to_str().unwrap().to_owned()],
-        rejected_dry: Some(at("t.dry-run.jsonl")),
         ..place.options(&format!("{LINES}r2\n"), Earlier::Refuse)
     };
     let dry = Import { dry_run: true, ..real.clone() };
@@ -668,6 +668,8 @@ fn what_a_dry_run_sets_aside_is_in_nobodys_way_and_goes_with_the_next() {
     assert_eq!((done.files, done.rejected, done.rejected_path), (1, 1, at("rejected.jsonl")));
     std::fs::remove_file(at("rejected.jsonl")).unwrap();
     std::fs::write(at("rows.csv"), LINES).unwrap();
+    let named = Import { rejected_is_named: true, earlier: Earlier::Discard, ..real.clone() };
+    assert_eq!(run(&named).unwrap().files, 1);
     assert_eq!(run(&dry).unwrap().rejected, 0);
     assert_eq!(place.files().len(), 1, "what is true no more is gone");
 }
@@ -675,10 +677,21 @@ fn what_a_dry_run_sets_aside_is_in_nobodys_way_and_goes_with_the_next() {
 #[test]
 fn cells_of_an_aggregate_family_are_replaced_and_not_added_to() {
     let place = Place::new(State { is_sum: true, ..State::default() });
-    let summary = place.import(2, Earlier::Refuse, &Stop::default()).unwrap();
-    assert_eq!((summary.rows, summary.cells, summary.rejected), (2, 2, 0));
+    let run = |timestamps, lines: &str| {
+        let mut options = place.options(lines, Earlier::Discard);
+        options.read.csv.timestamps = timestamps;
+        std::fs::write(&options.names[0], lines).unwrap();
+        let summary = import(&options, &ProgressBar::hidden(), &Stop::default()).unwrap();
+        (summary.rows, summary.cells, summary.rejected)
+    };
+    let lines = ",f\n,a\nr0,v@6000000\nr1,v@6000000\n";
+    assert_eq!(run(csv::Timestamps::ValueEncoded, lines), (2, 2, 0));
+    // Without a time of its own a value is the state of no cell: one more would stand beside the last.
+    assert_eq!(run(csv::Timestamps::Now, LINES), (0, 0, 2));
+    std::fs::remove_file(place.dir.path().join("rejected.jsonl")).unwrap();
+    assert_eq!(run(csv::Timestamps::ValueEncoded, LINES), (0, 0, 2));
     let range =
-        v2::TimestampRange { start_timestamp_micros: 5_000_000, end_timestamp_micros: 5_001_000 };
+        v2::TimestampRange { start_timestamp_micros: 6_000_000, end_timestamp_micros: 6_001_000 };
     let kind = Some(v2::value::Kind::RawValue("v".into()));
     let state = v2::Value { kind, ..Default::default() };
     let row = |key: &str| (key.to_owned(), range, Some(state.clone()));

@@ -39,7 +39,7 @@ use bytes::Bytes;
 use futures::future::{Either, select};
 
 use crate::cell::{Mutation, RowBatch, SEQ_COUNTER_BITS, SEQ_MAX, Seq};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::io::Files;
 use crate::log::{encode_batch, lock};
 use crate::tablet::{Tablet, TabletId};
@@ -277,7 +277,10 @@ impl Tablet {
             None => visible.await,
         };
         match waited {
-            Err(_) if core.lacks_room() => Ok(pipeline.recorded()),
+            // The log waits, or did a moment ago, and is not what failed.
+            Err(error) if error.kind() == ErrorKind::NoSpace && pipeline.failed().is_none() => {
+                Ok(pipeline.recorded())
+            }
             waited => waited.map(|()| begun),
         }
     }

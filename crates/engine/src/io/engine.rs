@@ -16,7 +16,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::{IoEngine, JoinHandle, ReadRequest, Spawner};
+use super::{IoEngine, JoinHandle, PREAD_THREADS, ReadRequest, Spawner};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Reads queued or under way in a [`PreadPool`]. Fewer would idle a fast device (a good NVMe drive
@@ -125,9 +125,13 @@ impl Shared {
             batch: Arc::clone(&batch),
         }));
         drop(queue);
-        // One each: threads that find nothing only keep the others from the queue.
-        for _ in 0..reads {
-            self.wake.notify_one();
+        // One each: threads that find nothing only keep the others from the queue. Each call is one of the system.
+        if reads < PREAD_THREADS {
+            for _ in 0..reads {
+                self.wake.notify_one();
+            }
+        } else {
+            self.wake.notify_all();
         }
         receiver
     }

@@ -125,11 +125,13 @@ impl LocalFiles {
         if file.len()? == 0 {
             return Ok(true);
         }
-        let takes = file.read_at(0, 1).is_ok();
-        if !takes && self.open_buffered(path)?.read_at(0, 1).is_err() {
-            // Damage, which says nothing of others.
-            return Ok(true);
-        }
+        let takes = match file.read_at(0, 1) {
+            Ok(_) => true,
+            // A shortage, or damage, says nothing of others.
+            Err(error) if error.kind() == ErrorKind::Exhausted => return Ok(true),
+            Err(_) if self.open_buffered(path)?.read_at(0, 1).is_err() => return Ok(true),
+            Err(_) => false,
+        };
         Ok(*self.direct_reads.get_or_init(|| takes))
     }
 
@@ -402,7 +404,8 @@ pub(super) fn reserve(file: &File, path: &Path, from: u64, to: u64) -> Result<()
     if to <= from {
         return Ok(());
     }
-    match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, from, to - from) {
+    let allocate = || rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, from, to - from);
+    match rustix::io::retry_on_intr(allocate) {
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
         Err(errno) => Err(failed("reserve space for", path, &errno.into())),
     }

@@ -45,6 +45,11 @@ pub fn list_segments(files: &dyn Files, dir: &Path) -> Result<Vec<(u64, u64)>> {
     Ok(segments)
 }
 
+/// Free bytes of a directory's disk; `None` where nobody knows.
+pub(super) fn free_bytes(files: &dyn Files, dir: &Path) -> Option<u64> {
+    files.disk_space(dir).ok().flatten().map(|space| space.free)
+}
+
 /// A segment and its length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Predecessor {
@@ -63,7 +68,8 @@ pub(super) fn create_segment(
 ) -> Result<RecordWriter> {
     let path = dir.join(segment_name(id));
     let mut writer = RecordWriter::create(files, &path, MAGIC, id)?;
-    let reserved = writer.reserve(reserve_bytes);
+    let fits = free_bytes(files, dir).is_none_or(|free| free >= reserve_bytes);
+    let reserved = if fits { writer.reserve(reserve_bytes) } else { Ok(()) };
     if reserved.is_err_and(|error| error.kind() == ErrorKind::NoSpace) {
         // What there was of it is the file's by now, and others need it.
         files.truncate(&path, 0)?;

@@ -28,7 +28,7 @@ use super::batch::encode_marker;
 use super::gather::{Gather, SCARCE_MICROS, SCARCE_WAIT_MICROS};
 use super::metrics::{Group, LogMetrics};
 use super::record::{RECORD_HEADER_BYTES, RecordWriter};
-use super::segment::{Predecessor, create_segment, segment_name};
+use super::segment::{Predecessor, create_segment, free_bytes, segment_name};
 use super::{Append, LogObserver, LogOptions, Mark, SegmentInfo, add_mark, closed, lock, poisoned};
 use crate::cell::Seq;
 use crate::db::SyncMode;
@@ -476,6 +476,13 @@ impl Worker {
         Ok(())
     }
 
+    /// Tells of what is durable before the rest of its group is written, once the list of segments has it, in which readers of changes
+    /// look for what is published.
+    fn publish_written(&mut self, observer: &dyn LogObserver) {
+        self.report(false);
+        observer.published(self.state.written);
+    }
+
     /// Tells that entries are as durable as they will be.
     fn publish(&mut self, mut entries: Vec<Append>, observer: &dyn LogObserver) {
         // Whoever is told so sees a log that is done with it.
@@ -645,7 +652,8 @@ impl Worker {
         let ahead = wanted.next_multiple_of(ROOM_STEP_BYTES);
         let ahead = ahead.min(self.shared.options.segment_bytes).max(wanted);
         // What a reservation got before it failed it keeps, and others need it: one that must fail is not tried.
-        let free = self.shared.files.disk_space(&self.shared.dir)?.map(|space| space.free);
+        let Shared { files, dir, .. } = self.shared.as_ref();
+        let free = free_bytes(files.as_ref(), dir);
         let from = reserved.max(self.writer.len());
         let fits = |to: u64| free.is_none_or(|free| free >= to.saturating_sub(from));
         if !fits(wanted) {
@@ -672,9 +680,11 @@ impl Worker {
         // What is there does not wait for space with what comes, nor who waits for it.
         if self.writer.len() > self.writer.durable() {
             self.sync()?;
+        }
+        if self.state.unmarked_since.is_some() {
             self.mark()?;
         }
-        observer.published(self.state.written);
+        self.publish_written(observer);
         self.patiently(observer, |log| log.reserve(wanted(log)))
     }
 
@@ -718,7 +728,7 @@ impl Worker {
         self.shared.note_begun(self.shared.clock.monotonic_micros());
         // Not patiently: after a write or a sync that failed, for want of memory too, nobody knows what is in the file.
         self.complete()?;
-        observer.published(self.state.written);
+        self.publish_written(observer);
         self.patiently(observer, |log| log.trim().map_err(of_a_sealed_segment))?;
         let previous = Predecessor { id: self.writer.file_id(), bytes: self.writer.len() };
         let id = previous.id + 1;
@@ -744,8 +754,8 @@ impl Worker {
             let error = match step(self) {
                 Err(error) if error.may_pass() => error,
                 done => {
+                    self.shared.lacks_room.store(false, Ordering::SeqCst);
                     if !held.is_zero() && done.is_ok() {
-                        self.shared.lacks_room.store(false, Ordering::Relaxed);
                         lock(&self.shared.queue).held = None;
                         self.shared.note_begun(self.shared.clock.monotonic_micros());
                         tracing::info!("the commit log goes on, after {} ms", held.as_millis());

@@ -480,8 +480,8 @@ impl VisibleRow {
 
     fn show(&mut self, value: Bytes) -> Result<Room> {
         let value = if self.plan.values { value } else { Bytes::new() };
-        let qualifier = self.qualifier.clone().unwrap_or_default();
-        let bytes = qualifier.len() + value.len() + size_of::<Cell>();
+        let qualifier_bytes = self.qualifier.as_ref().map_or(0, Bytes::len);
+        let bytes = qualifier_bytes + value.len() + size_of::<Cell>();
         self.bytes = self.bytes.saturating_add(bytes as u64);
         if self.bytes > self.row_bytes_max {
             let what = format!(
@@ -492,7 +492,7 @@ impl VisibleRow {
             return Err(Error::new(ErrorKind::RowTooLarge, what));
         }
         let (value, qualifier) = if self.cells.len() < CELLS_IN_BLOCKS_MAX {
-            (value, qualifier)
+            (value, self.qualifier.clone().unwrap_or_default())
         } else {
             (own(value), self.own_qualifier())
         };

@@ -142,13 +142,23 @@ impl Tablet {
     /// The same for one memtable, in the background: what failed and may pass is left alone for a while. Whether one was
     /// flushed.
     pub(crate) fn flush_when_due(&self) -> Result<bool> {
-        if self.core.env.clock.monotonic_micros() < self.lock_flushing().at_micros {
+        let is_early = self.core.env.clock.monotonic_micros() < self.lock_flushing().at_micros;
+        if is_early || self.waits_with_log() {
             return Ok(false);
         }
         match self.flush_one() {
             Err(_) if self.core.check_healthy().is_ok() => Ok(false),
             result => result,
         }
+    }
+
+    /// Whether its oldest memtable has a write for which the log waits for room.
+    fn waits_with_log(&self) -> bool {
+        self.core.lacks_room()
+            && self.view.load().waiting.first().is_some_and(|memtable| {
+                let last = memtable.seq_range().map_or(0, |(_, last)| last);
+                last > self.core.pipeline.visible()
+            })
     }
 
     /// Flushes the oldest memtable that waits; false where there is none.

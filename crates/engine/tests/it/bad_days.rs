@@ -365,6 +365,7 @@ fn a_full_disk_where_no_space_can_be_reserved_refuses_writes_keeps_reads_and_rec
     let rig = faulty(&disk);
     let mut acknowledged = Vec::new();
     rig.faults.reserve_nothing();
+    rig.faults.set_free_bytes(Some(u64::MAX));
     rig.faults.set_quota_bytes(Some(10_000));
     let error = loop {
         let row = format!("row-{:04}", acknowledged.len());

@@ -236,6 +236,8 @@ fn a_disk_that_is_full_where_none_can_be_reserved_keeps_what_was_acknowledged() 
         let disk = MemoryFiles::new();
         let faults = FaultFiles::new(Arc::new(disk.clone()));
         faults.reserve_nothing();
+        // Nor does anybody say how much is left, as under a quota.
+        faults.set_free_bytes(Some(u64::MAX));
         let (engine, tablet) = open(Arc::new(faults.clone()));
         faults.set_quota_bytes(Some(quota));
         let written = history(&engine, &tablet, &mut |_| faults.heal());

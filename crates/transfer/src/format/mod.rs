@@ -108,6 +108,11 @@ pub struct ReadOptions {
 }
 
 impl ReadOptions {
+    /// The time of a file's cells that have none of their own, where there are such.
+    pub fn given_micros(&self, path: &Path) -> Result<Option<i64>> {
+        Ok((self.format_of(path)? == Format::Csv).then_some(self.csv.now_micros))
+    }
+
     fn format_of(&self, path: &Path) -> Result<Format> {
         match self.format {
             Some(format) => Ok(format),

@@ -620,6 +620,54 @@ impl LogObserver for Bystander {
     }
 }
 
+/// Looks for what is published among the segments, as readers of changes do.
+#[derive(Debug, Default)]
+struct Seeker {
+    watch: Watch,
+    log: OnceLock<Weak<LocalLog>>,
+    missed: AtomicBool,
+}
+
+impl LogObserver for Seeker {
+    fn published(&self, through: Seq) {
+        let segments = self.log.get().and_then(Weak::upgrade).map(|log| log.segments());
+        let last = segments.iter().flatten().map(|segment| segment.last_seq()).max();
+        if last.is_some_and(|last| last < through) {
+            self.missed.store(true, Ordering::SeqCst);
+        }
+        LogObserver::published(&self.watch, through);
+    }
+
+    fn lacks_room(&self, _error: &Error) {}
+
+    fn failed(&self, error: &Error) {
+        self.watch.failed(error);
+    }
+}
+
+#[test]
+fn what_is_published_is_in_the_list_of_segments() {
+    for left in [None, Some(300)] {
+        let world = World::new();
+        world.files.set_quota_bytes(Some(1 << 20));
+        let opened = world.open(options(SyncMode::Always, 200)).unwrap();
+        let seeker = Arc::new(Seeker::default());
+        seeker.log.set(Arc::downgrade(&opened.log)).unwrap();
+        opened.log.start(Arc::clone(&seeker) as Arc<dyn LogObserver>).unwrap();
+        world.files.set_quota_bytes(left);
+        let owes = opened.log.append_all(&mut (1..=40).map(|n| append(7, n)), false).unwrap();
+        if owes != Owes::Nothing {
+            opened.log.write_queued(false);
+        }
+        if left.is_some() {
+            until(|| opened.log.lacks_room());
+            world.files.set_quota_bytes(None);
+        }
+        seeker.watch.wait(40).unwrap();
+        assert!(!seeker.missed.load(Ordering::SeqCst), "{left:?}");
+    }
+}
+
 #[test]
 fn until_everybody_knows_of_a_failure_nobody_writes_behind_it() {
     // A segment that cannot be begun leaves one that could still be written to.

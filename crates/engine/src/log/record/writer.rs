@@ -104,10 +104,11 @@ impl RecordWriter {
     pub fn reserve(&mut self, len: u64) -> Result<()> {
         if len > self.reserved {
             match self.file.reserve(len) {
-                Ok(()) => self.reserved = len,
                 Err(error) if error.kind() == ErrorKind::NoSpace => return Err(error),
-                // Of what else may fail, a write that lacks space says so.
-                Err(_) => {}
+                // It may get it the next time.
+                Err(error) if error.kind() == ErrorKind::Exhausted => {}
+                // Where a file system refuses it otherwise, a write that lacks space says so.
+                Ok(()) | Err(_) => self.reserved = len,
             }
         }
         Ok(())
