@@ -36,6 +36,8 @@ pub trait Host: Send + Sync + 'static {
     fn set_schema(&self, table: &Self::Table, schema: Arc<TableSchema>);
     /// Keeps the changes of a table for this long, or not any longer; the position after which they are kept.
     fn keep_changes(&self, table: &Self::Table, retention: Option<Duration>) -> u64;
+    /// The time by which changes of a table expire, where there is one: a doubted clock may be ahead of it.
+    fn expiry_micros(&self, table: &Self::Table) -> Option<i64>;
     /// Has all that is written from now on come after this position.
     fn begin_after(&self, position: u64);
     /// When the newest write was made, by the clock as it was then: microseconds since 1970.
@@ -99,6 +101,10 @@ impl Host for EngineHost {
     fn keep_changes(&self, table: &Table, retention: Option<Duration>) -> u64 {
         let tablets = table.tablets();
         tablets.map(|(_, tablet)| tablet.keep_changes(retention)).max().unwrap_or(0)
+    }
+
+    fn expiry_micros(&self, table: &Table) -> Option<i64> {
+        table.tablets().next().map(|(_, tablet)| tablet.expiry_micros())
     }
 
     fn begin_after(&self, position: u64) {

@@ -357,7 +357,9 @@ impl<H: Host> Catalog<H> {
         {
             // What was older than the period so far is gone, and a longer one does not bring it back.
             let before = i64::try_from(before.as_micros()).unwrap_or(i64::MAX);
-            let kept = position_before(self.clock.now_micros().saturating_sub(before));
+            let now = self.host.expiry_micros(&old.table);
+            let now = now.unwrap_or_else(|| self.clock.now_micros());
+            let kept = position_before(now.saturating_sub(before));
             record.change_stream_since = record.change_stream_since.max(kept);
         }
         let stored = commit(&record, store::put(&record, Some(old.revision)));

@@ -26,6 +26,7 @@ struct FakeHost {
     tablets_max: Option<usize>,
     begun_after: AtomicU64,
     newest_micros: AtomicI64,
+    expiry_micros: Mutex<Option<i64>>,
     before_drop: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
@@ -70,6 +71,10 @@ impl Host for Arc<FakeHost> {
     fn keep_changes(&self, table: &FakeTable, retention: Option<Duration>) -> u64 {
         table.kept.lock().unwrap().push(retention);
         77
+    }
+
+    fn expiry_micros(&self, _table: &FakeTable) -> Option<i64> {
+        *self.expiry_micros.lock().unwrap()
     }
 
     fn begin_after(&self, position: u64) {
@@ -357,6 +362,9 @@ fn a_longer_retention_does_not_promise_changes_that_a_shorter_one_let_go() {
     catalog.create(NAME, with_family("a")).unwrap();
     assert_eq!((set(7), set(1)), (77, 77), "what is kept is known by its age");
     let day_ago = position_before(now - DAY * 1_000_000);
+    // A clock that has jumped ahead is doubted.
+    world.clock.0.store(4 * now, Ordering::Relaxed);
+    *world.host.expiry_micros.lock().unwrap() = Some(now);
     assert_eq!(set(7), day_ago);
     assert_eq!(set(7), day_ago);
     assert_eq!(world.open().get(NAME).unwrap().record.change_stream_since, day_ago);
