@@ -76,7 +76,7 @@ pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
     let is_own = |path: &Path| own.iter().any(|own| same(own, path));
     for name in names {
         let path = Path::new(name);
-        let before = files.len();
+        let (before, directories_before) = (files.len(), directories.len());
         let mut add = |files: &mut Vec<PathBuf>, entry: PathBuf| {
             if is_file(&entry)? {
                 files.push(entry);
@@ -126,11 +126,15 @@ pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
             }
             check_whole(files.get(before..).unwrap_or_default())?;
         }
-        if files.len() == before {
+        // Of the files of a directory below, another name may be.
+        if files.len() == before && directories.len() == directories_before {
             return Err(Error::failed(format!("{name}: no such file, and no file matches")));
         }
     }
     check_directories(&directories, &files)?;
+    if files.is_empty() {
+        return Err(Error::failed(format!("{}: no file there", names.join(" "))));
+    }
     files.sort();
     files.dedup();
     Ok(files)
@@ -630,6 +634,11 @@ mod tests {
             std::fs::create_dir_all(at(nothing)).unwrap();
         }
         assert_eq!(expand(&[name("2024/01")], &[]).unwrap().len(), 1);
+        let error = expand(&[name("2024/01/lost+found")], &[]).unwrap_err().to_string();
+        assert!(error.contains("no file there"), "{error}");
+        std::fs::remove_file(at("a.avro")).unwrap();
+        let with = ["", "2024/*", "2024/01"].map(name);
+        assert_eq!(expand(&with, &[]).unwrap().len(), 2);
         let error = expand(&[name(".*")], &[]).unwrap_err().to_string();
         assert!(error.contains("no file matches"), "{error}");
         assert_eq!(expand(&[name("2024/01")], &[]).unwrap(), [at("2024/01/c.avro")]);
