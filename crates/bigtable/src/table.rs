@@ -108,6 +108,11 @@ impl Table {
         self.tablets.iter()
     }
 
+    /// The time by which its changes expire: a doubted clock may be ahead of it. `None` where it has no tablet.
+    pub fn expiry_micros(&self) -> Option<i64> {
+        self.tablets().next().map(|(_, tablet)| tablet.expiry_micros())
+    }
+
     /// The schema that requests see from now on.
     pub fn schema(&self) -> Arc<TableSchema> {
         Arc::clone(&self.schema.read().unwrap_or_else(PoisonError::into_inner).schema)

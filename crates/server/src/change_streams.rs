@@ -140,8 +140,8 @@ impl ChangeStreams {
         let room = self.room(answer.request_bytes())?;
         let begun = begin(request, &entry).await?;
         let now = self.clock.now_micros();
-        let expires = entry.table.tablets().next().map(|(_, tablet)| tablet.expiry_micros());
-        let asked = asked(request, &entry, now, expires.unwrap_or(now), begun)?;
+        let expires = entry.table.expiry_micros().unwrap_or(now);
+        let asked = asked(request, &entry, now, expires, begun)?;
         answer.request_is_carried_out();
         let tablets: Vec<_> = entry
             .table

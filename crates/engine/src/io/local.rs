@@ -104,17 +104,19 @@ impl LocalFiles {
         // What was written through the page cache a moment ago would stay there and be of no use. A hint:
         // pages that are still dirty stay, and reads are coherent with them.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
-        Ok(Some(LocalRandom {
+        let file = LocalRandom {
             file,
             path: path.to_owned(),
             alignment: Some(alignment),
             nowait: AtomicBool::new(false),
             metrics: Arc::clone(&self.metrics),
-        }))
+        };
+        Ok(if self.takes_direct_reads(&file, path)? { Some(file) } else { None })
     }
 
     /// Whether the file system takes such reads, where it does not say so: some refuse them only when the first is made. Tried once, with
     /// a byte that can be read through the page cache.
+    #[cfg(target_os = "linux")]
     fn takes_direct_reads(&self, file: &LocalRandom, path: &Path) -> Result<bool> {
         if file.alignment.is_some_and(|align| align.is_told) {
             return Ok(true);
@@ -247,9 +249,7 @@ impl Files for LocalFiles {
 
     fn open_immutable(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
         if self.mode == IoMode::Direct {
-            if let Some(file) = self.open_direct(path)?
-                && self.takes_direct_reads(&file, path)?
-            {
+            if let Some(file) = self.open_direct(path)? {
                 return Ok(Arc::new(file));
             }
             if !self.refusal_told.swap(true, Ordering::Relaxed) {
@@ -263,10 +263,8 @@ impl Files for LocalFiles {
     }
 
     fn open_left(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
-        // Whatever the mode. Some file systems refuse such reads only when the first is made.
-        if let Some(file) = self.open_direct(path)?
-            && (file.len()? == 0 || file.read_at(0, 1).is_ok())
-        {
+        // Whatever the mode.
+        if let Some(file) = self.open_direct(path)? {
             return Ok(Arc::new(file));
         }
         let file = self.open_buffered(path)?;

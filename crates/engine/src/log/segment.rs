@@ -45,6 +45,11 @@ pub fn list_segments(files: &dyn Files, dir: &Path) -> Result<Vec<(u64, u64)>> {
     Ok(segments)
 }
 
+/// The error of a step whose sync may be what failed: where that lacked space, another proves nothing.
+pub(super) fn perhaps_of_a_sync(error: Error) -> Error {
+    if error.kind() == ErrorKind::NoSpace { error.of_unknown_outcome() } else { error }
+}
+
 /// Free bytes of a directory's disk; `None` where nobody knows.
 pub(super) fn free_bytes(files: &dyn Files, dir: &Path) -> Option<u64> {
     files.disk_space(dir).ok().flatten().map(|space| space.free)
@@ -77,10 +82,7 @@ pub(super) fn create_segment(
     let previous = previous.unwrap_or(Predecessor { id: 0, bytes: 0 });
     writer.append(&encode_opening(previous.id, previous.bytes))?;
     writer.sync()?;
-    files.sync_dir(dir).map_err(|error| match error.kind() {
-        ErrorKind::NoSpace => error.of_unknown_outcome(),
-        _ => error,
-    })?;
+    files.sync_dir(dir).map_err(perhaps_of_a_sync)?;
     Ok(writer)
 }
 

@@ -28,7 +28,7 @@ use super::batch::encode_marker;
 use super::gather::{Gather, SCARCE_MICROS, SCARCE_WAIT_MICROS};
 use super::metrics::{Group, LogMetrics};
 use super::record::{RECORD_HEADER_BYTES, RecordWriter};
-use super::segment::{Predecessor, create_segment, free_bytes, segment_name};
+use super::segment::{Predecessor, create_segment, free_bytes, perhaps_of_a_sync, segment_name};
 use super::{Append, LogObserver, LogOptions, Mark, SegmentInfo, add_mark, closed, lock, poisoned};
 use crate::cell::Seq;
 use crate::db::SyncMode;
@@ -729,7 +729,7 @@ impl Worker {
         // Not patiently: after a write or a sync that failed, for want of memory too, nobody knows what is in the file.
         self.complete()?;
         self.publish_written(observer);
-        self.patiently(observer, |log| log.trim().map_err(of_a_sealed_segment))?;
+        self.patiently(observer, |log| log.trim().map_err(perhaps_of_a_sync))?;
         let previous = Predecessor { id: self.writer.file_id(), bytes: self.writer.len() };
         let id = previous.id + 1;
         let writer = self.patiently(observer, |log| log.begin_segment(id, previous))?;
@@ -796,9 +796,4 @@ impl Worker {
         self.report(false);
         Ok(())
     }
-}
-
-/// The error of a cut whose sync may be what failed: where that lacked space, another proves nothing.
-fn of_a_sealed_segment(error: Error) -> Error {
-    if error.kind() == ErrorKind::NoSpace { error.of_unknown_outcome() } else { error }
 }

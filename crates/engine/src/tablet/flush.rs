@@ -154,11 +154,10 @@ impl Tablet {
 
     /// Whether its oldest memtable has a write for which the log waits for room.
     fn waits_with_log(&self) -> bool {
-        self.core.lacks_room()
-            && self.view.load().waiting.first().is_some_and(|memtable| {
-                let last = memtable.seq_range().map_or(0, |(_, last)| last);
-                last > self.core.pipeline.visible()
-            })
+        let visible = self.core.pipeline.visible();
+        let is_beyond =
+            |memtable: &Arc<Memtable>| memtable.seq_range().is_some_and(|(_, last)| last > visible);
+        self.core.lacks_room() && self.view.load().waiting.first().is_some_and(is_beyond)
     }
 
     /// Flushes the oldest memtable that waits; false where there is none.

@@ -104,7 +104,7 @@ impl Host for EngineHost {
     }
 
     fn expiry_micros(&self, table: &Table) -> Option<i64> {
-        table.tablets().next().map(|(_, tablet)| tablet.expiry_micros())
+        table.expiry_micros()
     }
 
     fn begin_after(&self, position: u64) {
