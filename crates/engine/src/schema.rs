@@ -44,14 +44,14 @@ impl GcRule {
         }
     }
 
-    /// The longest age that the rule names, in microseconds; `None` where it names none.
-    pub fn longest_age(&self) -> Option<i64> {
+    /// The least age at which the rule lets a cell go that has all the newer versions it asks for, in microseconds; `None` where it
+    /// names no age.
+    pub fn least_age(&self) -> Option<i64> {
         match self {
             Self::MaxVersions(_) => None,
             Self::MaxAge(age) => Some(*age),
-            Self::Union(rules) | Self::Intersection(rules) => {
-                rules.iter().filter_map(Self::longest_age).max()
-            }
+            Self::Union(rules) => rules.iter().filter_map(Self::least_age).min(),
+            Self::Intersection(rules) => rules.iter().filter_map(Self::least_age).max(),
         }
     }
 

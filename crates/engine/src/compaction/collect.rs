@@ -35,6 +35,20 @@ use crate::sst::{FamilyProperties, FileId, SstProperties};
 /// gigabyte is rewritten in seconds. More would wear the disk of a server that expires cells steadily.
 pub(crate) const COLLECT_EAGER_BYTES: u64 = 256 << 20;
 
+/// Bytes a second that are written on average of a small tablet for its garbage, whatever comes of them: a writer that pauses again and
+/// again, or cells that expire all the time, would have a tablet of a quarter of a gigabyte rewritten again and again. So that waits for
+/// 17 minutes, and a tablet of a megabyte for four seconds.
+const EAGER_BYTES_PER_SECOND: u64 = 256 << 10;
+
+/// How long what a collection has written is left alone at least, in microseconds. Where cells expire all the time
+/// there is always one more; a small tablet would be rewritten without a pause. Shorter wears the disk,
+/// longer keeps garbage: with the interval of looking it must stay well under a minute.
+pub(crate) const COLLECTED_WAIT_MICROS: u64 = 30_000_000;
+
+/// The part of the age of its rule for which a cell may stay beyond it: a tenth. So much more is on disk at most for what rewrites
+/// less, where cells come and expire evenly.
+const PATIENCE: i64 = 10;
+
 /// Columns of level 0 that are looked at for one that is worth it: more would take a tiered tablet's many files many looks each.
 const LEVEL_ZERO_TRIED_MAX: usize = 8;
 
@@ -387,8 +401,7 @@ pub(crate) fn may_delete(
 }
 
 /// In a small tablet one cell that may go is enough. In a large one, whose cells expire all the time, a file is
-/// rewritten when the oldest tenth of its time span has expired: each is then rewritten about ten times
-/// in the life of its cells, and not every few seconds.
+/// rewritten about ten times in the life of its cells, and not every few seconds; one of a short time goes as a whole.
 fn lets_go(rule: &GcRule, family: &FamilyProperties, tablet_bytes: u64, now_micros: i64) -> bool {
     family.cells > 0
         && rule.collects(
@@ -398,20 +411,39 @@ fn lets_go(rule: &GcRule, family: &FamilyProperties, tablet_bytes: u64, now_micr
         )
 }
 
-/// For how long cells of a file are waited for that may go, so that more of them go at once, in microseconds: a tenth of the
-/// file's time span, but no more than a tenth of the rule's age. Timestamps are the clients', and one in the far future, which
-/// marks something or was given in nanoseconds, must not keep all others of its file for ever.
+/// For how long cells of a file are waited for that may go, so that more of them go at once, in microseconds: the
+/// file's time span, after which all may go by an edit, but no more than a tenth of the rule's age. Timestamps are the clients', and one
+/// in the far future, which marks something or was given in nanoseconds, must not keep all others of its file for ever.
 pub(crate) fn patience(rule: &GcRule, family: &FamilyProperties, tablet_bytes: u64) -> i64 {
     if tablet_bytes <= COLLECT_EAGER_BYTES {
         return 0;
     }
     let span = family.timestamp_max.saturating_sub(family.timestamp_min);
-    span.min(rule.longest_age().unwrap_or(0).max(0)) / 10
+    span.min(rule.least_age().unwrap_or(0).max(0) / PATIENCE)
+}
+
+/// How long it takes until so many bytes may be written of a small tablet for its garbage again, in microseconds.
+pub(crate) fn eager_wait(bytes: u64) -> u64 {
+    bytes.min(COLLECT_EAGER_BYTES).saturating_mul(1_000_000) / EAGER_BYTES_PER_SECOND
+}
+
+/// How long what was collected of a tablet is left alone, in microseconds: a small one for as long as all of it takes, but for a tenth of the least
+/// age of its rules; a large one has [`patience`] with each file.
+pub(crate) fn rest(schema: &TabletSchema, tablet_bytes: u64, tight: bool) -> u64 {
+    if tight || tablet_bytes > COLLECT_EAGER_BYTES {
+        return COLLECTED_WAIT_MICROS;
+    }
+    let rules = schema.families.values().filter_map(|family| family.gc.as_ref());
+    let least = rules.filter_map(GcRule::least_age).min().unwrap_or(0) / PATIENCE;
+    let most = u64::try_from(least).unwrap_or(0);
+    eager_wait(tablet_bytes).min(most).max(COLLECTED_WAIT_MICROS)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cell::FamilyId;
+    use crate::schema::FamilyOptions;
 
     const DAY_MICROS: i64 = 86_400_000_000;
 
@@ -429,10 +461,42 @@ mod tests {
         let lets_go = |family, days: i64| lets_go(&rule, &family, large, days * DAY_MICROS + 1);
         assert!(!lets_go(family(i64::MAX), 10));
         assert!(lets_go(family(i64::MAX), 11));
-        // A file of five days waits for half a day.
+        assert!(!lets_go(family(5 * DAY_MICROS), 10));
         assert!(lets_go(family(5 * DAY_MICROS), 11));
-        assert_eq!(patience(&rule, &family(5 * DAY_MICROS), large), DAY_MICROS / 2);
+        // A file of half a day waits until all of it has expired.
+        assert_eq!(patience(&rule, &family(DAY_MICROS / 2), large), DAY_MICROS / 2);
         assert_eq!(patience(&rule, &family(i64::MAX), COLLECT_EAGER_BYTES), 0);
         assert_eq!(patience(&GcRule::MaxVersions(1), &family(i64::MAX), large), 0);
+    }
+
+    #[test]
+    fn of_a_small_tablet_no_more_is_written_a_second_than_its_garbage_is_worth() {
+        const SECOND_MICROS: i64 = 1_000_000;
+        let schema = |rules: &[&GcRule]| TabletSchema {
+            families: (0..)
+                .map(FamilyId)
+                .zip(
+                    rules
+                        .iter()
+                        .map(|rule| FamilyOptions { gc: Some((*rule).clone()), aggregate: None }),
+                )
+                .collect(),
+        };
+        let seconds =
+            |rules: &[&GcRule], bytes, tight| rest(&schema(rules), bytes, tight) / 1_000_000;
+        let day = GcRule::MaxAge(DAY_MICROS);
+        assert_eq!(seconds(&[&day], 1 << 20, false), 30);
+        assert_eq!(seconds(&[&day], 200 << 20, false), 800);
+        assert_eq!(seconds(&[&day], COLLECT_EAGER_BYTES, false), 1024);
+        // But for what is to be gone soon, where the disk fills, and where files wait for more themselves.
+        let hour = GcRule::MaxAge(3600 * SECOND_MICROS);
+        let either = GcRule::Union(vec![day.clone(), hour.clone()]);
+        let both = GcRule::Intersection(vec![day.clone(), hour.clone()]);
+        assert_eq!(seconds(&[&day, &hour], 200 << 20, false), 360);
+        assert_eq!(seconds(&[&either], 200 << 20, false), 360);
+        assert_eq!(seconds(&[&both], 200 << 20, false), 800);
+        assert_eq!(seconds(&[&day], 200 << 20, true), 30);
+        assert_eq!(seconds(&[&day], COLLECT_EAGER_BYTES + 1, false), 30);
+        assert_eq!(seconds(&[&GcRule::MaxVersions(1)], 200 << 20, false), 30);
     }
 }

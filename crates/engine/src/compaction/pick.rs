@@ -3,8 +3,8 @@
 //!
 //! What may be picked is bounded by what runs already ([`Busy`]): a file in a running compaction is
 //! busy, and a pick that needs a busy file is not made; nor is one whose outputs would lie in the rows of
-//! another's outputs in the same level. Sharing no file is not enough for that: the inputs of a
-//! compaction can have gaps, its outputs need not.
+//! another's outputs in the same level, but for level 0, whose files may overlap. Sharing no file is not enough for that:
+//! the inputs of a compaction can have gaps, its outputs need not.
 //!
 //! ```text
 //! L0            [e..f]             L0 -> L6 shares no file with the rewrite of L6, but would put
@@ -62,6 +62,9 @@ const WITHIN_L0_DEPTH_MIN: usize = 4;
 /// Memtables that the files of one age may hold to be merged within level 0: larger ones were merged before, and the
 /// same bytes would be written again and again.
 const WITHIN_L0_MEMTABLES_MAX: u64 = 2;
+
+/// Columns of level 0 that cannot go and of which parts are looked at: more would take thousands of files as many looks each.
+const COLUMNS_REFUSED_MAX: usize = 8;
 
 /// Why a compaction was picked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,6 +165,8 @@ pub(crate) struct Busy {
     /// Bytes of a compaction of level 0, and of what others take along beyond the next level, at most: where the disk had no room for
     /// a larger one, or who asks has no time for it.
     pub(crate) level_zero_bytes_max: Option<u64>,
+    /// Whether no file of level 0 goes down but for what level 0 holds: the disk had no room for that.
+    pub(crate) no_extras: bool,
     /// The newest sequence of small flushes whose merge has failed, which is not tried again for a while.
     pub(crate) crowds_after: Seq,
 }
@@ -299,7 +304,8 @@ pub(super) fn pick_file(
     busy: &Busy,
 ) -> Option<Pick> {
     if file.level == 0 {
-        return pick_l0(version, shape, reason, Some(file.id), busy);
+        let waits = busy.no_extras;
+        return (!waits).then(|| pick_l0(version, shape, reason, Some(file.id), busy)).flatten();
     }
     if busy.files.contains(&file.id) {
         return None;
@@ -343,8 +349,10 @@ pub(super) fn pick_column(
     let files = level_zero.files();
     let mut best: Option<(f64, Pick)> = None;
     let mut seen: HashSet<usize> = HashSet::new();
+    let mut refused = 0;
     for (at, file) in files.iter().enumerate() {
-        // A column of one that was looked at is the same, or a part of it that is less deep.
+        // A column of one that was looked at is the same, or a part of it that is less deep. Where the whole could not go, a part
+        // perhaps can.
         if seen.contains(&at) || busy.files.contains(&file.id) {
             continue;
         }
@@ -352,10 +360,10 @@ pub(super) fn pick_column(
             continue;
         }
         let column = level_zero.column(at);
-        seen.extend(&column);
         let upper: Vec<_> = column.iter().filter_map(|at| files.get(*at).cloned()).collect();
         let Some(span) = span_of(&upper) else { continue };
         if level_zero.depth(&column, &span) < depth_min {
+            seen.extend(&column);
             continue;
         }
         let own: u64 = upper.iter().map(|file| file.bytes).sum();
@@ -369,11 +377,15 @@ pub(super) fn pick_column(
             complete(version, reason, upper.clone(), level, busy)
         };
         let down = if reason == Reason::L0 { through() } else { None };
-        let Some(pick) = down.or_else(stopping) else { continue };
-        let pick = deepen(version, shape, pick, busy);
-        if !busy.allows(pick.input_bytes()) || !passes(&pick) {
-            continue;
+        let pick = down.or_else(stopping).map(|pick| deepen(version, shape, pick, busy));
+        let pick = pick.filter(|pick| busy.allows(pick.input_bytes()) && passes(pick));
+        if pick.is_some() || refused >= COLUMNS_REFUSED_MAX {
+            seen.extend(&column);
         }
+        let Some(pick) = pick else {
+            refused += 1;
+            continue;
+        };
         let cost = pick.input_bytes() as f64 / own.max(1) as f64;
         if best.as_ref().is_none_or(|(least, _)| cost < *least) {
             best = Some((cost, pick));
@@ -465,10 +477,9 @@ fn pick_crowd(shape: &Shape, busy: &Busy) -> Option<Pick> {
     if are_many { within_l0(Reason::Crowd, inputs, busy) } else { None }
 }
 
-/// Ages of level 0 next to each other made one.
+/// Ages of level 0 next to each other made one. Beside others of the same rows that become one: those are older, or newer, as a whole.
 fn within_l0(reason: Reason, inputs: Vec<Arc<SstRef>>, busy: &Busy) -> Option<Pick> {
-    let span = span_of(&inputs)?;
-    if busy.keeps_from(&inputs, 0, &span) {
+    if inputs.is_empty() || busy.has_any(&inputs) {
         return None;
     }
     Some(Pick { reason, inputs, output_level: 0, bottommost: false })

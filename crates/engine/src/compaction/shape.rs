@@ -40,8 +40,8 @@
 //! # Tombstones
 //!
 //! What tombstones hide is garbage that a scan pays for, and they go only where they meet it. So a file above
-//! the last level is *dense* when its tombstones are a quarter of the rows that it lies over in the next level:
-//! merged, they take away at least about that part of what is rewritten.
+//! the last level is *dense* when its tombstones are a quarter of what it lies over in the next level: those of rows and
+//! families by the rows there, those of columns and cells by the cells. Merged, they take away at least about that part of what is rewritten.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -64,10 +64,10 @@ pub(super) const REFERENCES_MAX: usize = 64;
 /// Tombstones of a file below which it is never dense: a scan passes them in the time of a few reads.
 const DENSE_TOMBSTONES_MIN: u64 = 64;
 
-/// Of the rows that a file's tombstones lie over, the part that makes it dense: a quarter. With less, more
-/// than three live rows would be rewritten for each that goes; with more, scans would pass more dead rows
+/// Of the rows and cells that a file's tombstones lie over, the part that makes it dense: a quarter. With less, more
+/// than three live ones would be rewritten for each that goes; with more, scans would pass more dead ones
 /// than live ones.
-const DENSE_SHARE: u64 = 4;
+const DENSE_PART: f64 = 0.25;
 
 /// Ages of level 0 that are a crowd, where each is small. More would be more files, for each idle tablet; fewer would write the same rows
 /// again more often, where what is written is little in any case.
@@ -88,8 +88,12 @@ const DEEP_SHARE_MAX: u64 = 3;
 pub(crate) struct Contents {
     /// Distinct rows.
     pub(crate) rows: u64,
-    /// Tombstones of all kinds.
-    pub(crate) tombstones: u64,
+    /// Records that are no tombstones.
+    pub(crate) cells: u64,
+    /// Tombstones that hide a row, or all that it has of a family.
+    pub(crate) row_tombstones: u64,
+    /// Tombstones of columns and cells.
+    pub(crate) cell_tombstones: u64,
     /// Bytes that it names in value files.
     pub(crate) value_bytes: u64,
 }
@@ -388,16 +392,22 @@ fn dense(
     for level in 0..LAST_LEVEL {
         let next = if level == 0 { targets.base_level } else { level + 1 };
         for file in level_files(version, level) {
-            let Contents { rows, tombstones, .. } = contents(file);
-            if tombstones < DENSE_TOMBSTONES_MIN {
+            let own = contents(file);
+            if own.row_tombstones.saturating_add(own.cell_tombstones) < DENSE_TOMBSTONES_MIN {
                 continue;
             }
             let span = file.span();
-            let below = overlapping(level_files(version, next), &span);
-            let met: u64 = below.map(|below| contents(below).rows).sum();
+            let (mut rows, mut cells) = (0_u64, 0_u64);
+            for below in overlapping(level_files(version, next), &span) {
+                let met = contents(below);
+                rows = rows.saturating_add(met.rows);
+                cells = cells.saturating_add(met.cells);
+            }
             // Over nothing, it costs no more than itself to be rid of them.
-            let met = if met == 0 { rows } else { met };
-            if tombstones.saturating_mul(DENSE_SHARE) >= met {
+            let (rows, cells) =
+                if rows == 0 && cells == 0 { (own.rows, own.cells) } else { (rows, cells) };
+            let part = |tombstones: u64, of: u64| tombstones as f64 / of.max(1) as f64;
+            if part(own.row_tombstones, rows) + part(own.cell_tombstones, cells) >= DENSE_PART {
                 dense.push(Arc::clone(file));
             }
         }

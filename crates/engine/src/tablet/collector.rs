@@ -46,7 +46,7 @@ use crate::read::{FamilyProjection, Projection};
 use crate::schema::TabletSchema;
 use crate::sst::{FileId, window_bytes};
 
-use super::compact::{COLLECTED_WAIT_MICROS, FAILED_WAIT_MICROS};
+use super::compact::FAILED_WAIT_MICROS;
 use super::{ReadView, Tablet};
 
 /// Bytes of a file that are walked before the next tablet has its turn: some milliseconds of work.
@@ -436,7 +436,8 @@ impl Look {
                     Some(collect::patience(schema.user_rule(*id)?, family, bytes))
                 });
                 let due = due_micros.saturating_add(patience.max().unwrap_or(0));
-                let wait = i64::try_from(COLLECTED_WAIT_MICROS).unwrap_or(i64::MAX);
+                let wait = collect::rest(&schema, bytes, core.space.is_tight());
+                let wait = i64::try_from(wait).unwrap_or(i64::MAX);
                 Walked::Whole(due.max(core.expiry_micros().saturating_add(wait)))
             }
             other => other,

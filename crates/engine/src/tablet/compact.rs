@@ -36,16 +36,6 @@ use super::merge::Merge;
 use super::view::{OpenFiles, View};
 use super::{FailedCrowd, Tablet};
 
-/// Bytes a second that merges for versions, deletions and the like write on average of a small tablet, whatever comes of them: a writer that pauses
-/// again and again would have a tablet of a quarter of a gigabyte rewritten at each pause. So that waits for 17 minutes, and a tablet of
-/// a megabyte for four seconds.
-const EAGER_BYTES_PER_SECOND: u64 = 256 << 10;
-
-/// How long the outputs of a collection are left alone, in microseconds. Where cells expire all the time
-/// there is always one more; a small tablet would be rewritten without a pause. Shorter wears the disk,
-/// longer keeps garbage: with the interval of looking it must stay well under a minute.
-pub(super) const COLLECTED_WAIT_MICROS: u64 = 30_000_000;
-
 /// How long files are left alone whose compaction failed (damage, full disk), in microseconds.
 pub(super) const FAILED_WAIT_MICROS: u64 = 30_000_000;
 
@@ -136,6 +126,7 @@ impl Tablet {
             // What failed or was put off comes back with time, and neither of the two tells of that.
             let ends_with_time = !jobs.failed_until.is_empty()
                 || jobs.column_too_large.is_some()
+                || blocked.no_extras
                 || jobs.failed_crowd.is_some();
             jobs.nothing_free = (!ends_with_time).then_some(seen);
         }
@@ -326,6 +317,7 @@ impl Tablet {
         busy.level_zero_bytes_max = too_large.map(|(bytes, _)| bytes.saturating_sub(1));
         let failed_crowd = jobs.failed_crowd.filter(|failed| failed.until > now);
         busy.crowds_after = failed_crowd.map_or(0, |failed| failed.last_seq);
+        busy.no_extras = jobs.extras_at > now;
         busy
     }
 
@@ -436,6 +428,13 @@ impl Claim {
             // Nobody waits for them.
             let is_extra =
                 matches!(self.pick.reason, Reason::Reads | Reason::Crowd | Reason::Expired);
+            // Nor for these: the files of level 0 that they would take with them may have room without what they were picked for.
+            let for_space = matches!(
+                self.pick.reason,
+                Reason::Tattered | Reason::Hollow | Reason::Dense | Reason::Collect | Reason::Old
+            );
+            let extra_put_off = put_off && of_level_zero && for_space;
+            let is_extra = is_extra || extra_put_off;
             if concerns_writers && !is_extra && !(put_off && self.pick.reason == Reason::Full) {
                 let work = if of_level_zero { Work::LevelZero } else { Work::Below };
                 tablet.note_setback(work, error);
@@ -451,6 +450,7 @@ impl Claim {
                     tablet.forget_looks(until);
                 }
                 Reason::Crowd => jobs.failed_crowd = Some(self.failed_crowd(&jobs, now)),
+                _ if extra_put_off => jobs.extras_at = until,
                 Reason::L0 if put_off => {
                     jobs.column_too_large = Some((self.pick.input_bytes(), until));
                 }
@@ -647,12 +647,12 @@ impl Claim {
             let now = tablet.core.env.clock.monotonic_micros();
             let mut jobs = tablet.jobs();
             if in_place {
-                let until = now + COLLECTED_WAIT_MICROS;
+                let bytes = tablet.version().total_bytes();
+                let until = now + collect::rest(of.schema, bytes, tablet.core.space.is_tight());
                 jobs.rests_until.extend(output.files.iter().map(|f| (f.id, until)));
             } else {
-                let rest = |bytes: u64| bytes.saturating_mul(1_000_000) / EAGER_BYTES_PER_SECOND;
-                let latest = now.saturating_add(rest(COLLECT_EAGER_BYTES));
-                let at = jobs.eager_at.max(now).saturating_add(rest(written));
+                let latest = now.saturating_add(collect::eager_wait(COLLECT_EAGER_BYTES));
+                let at = jobs.eager_at.max(now).saturating_add(collect::eager_wait(written));
                 jobs.eager_at = at.min(latest);
             }
         }

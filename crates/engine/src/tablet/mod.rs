@@ -150,6 +150,8 @@ struct Jobs {
     failed_until: HashMap<FileId, u64>,
     /// Bytes of a column of level 0 for which the disk had no room, and until when none as large is tried (monotonic micros).
     column_too_large: Option<(u64, u64)>,
+    /// Until when nothing of level 0 is merged that nobody waits for, since the disk had no room for that (monotonic micros).
+    extras_at: u64,
     /// Small flushes whose merge has failed.
     failed_crowd: Option<FailedCrowd>,
     /// Merges that reads pay for.

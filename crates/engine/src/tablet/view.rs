@@ -59,7 +59,13 @@ fn contents_of(reader: &SstReader, sst: &SstRef) -> Contents {
     let value_bytes = properties.value_files.values();
     Contents {
         rows: part(properties.rows),
-        tombstones: part(properties.tombstones()),
+        cells: part(properties.cells),
+        row_tombstones: part(
+            properties.row_tombstones.saturating_add(properties.family_tombstones),
+        ),
+        cell_tombstones: part(
+            properties.column_tombstones.saturating_add(properties.cell_tombstones),
+        ),
         value_bytes: part(value_bytes.fold(0, |sum, bytes| sum.saturating_add(*bytes))),
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! tree [tiered] [base=N] [ratio=N] [l0=N] [stop=N]  the tree that follows, and the options; prints the targets
-//!   L5: 3[a-f]100 4[h-k]20@a,i 5[m-m]9!70/80 6[n-p]9+500
+//!   L5: 3[a-f]100 4[h-k]20@a,i 5[m-m]9!70/80 6[n-p]9+500 7[q-r]9!0+70/2+900
 //!                                          a file: id, first and last row, bytes; visible from a up to i; with
-//!                                          70 tombstones, and 80 rows in all; with 500 bytes in value files
+//!                                          70 tombstones of rows, and 80 rows in all; with 500 bytes in value
+//!                                          files; with 70 tombstones of cells, and 2 rows of 900 cells
 //! sublevels                                how level 0 is arranged, the newest sublevel first
 //! pick shape | urgent | full | reads [looks=N] [flushed] [busy=ID,ID] [writing=LEVEL:START,END] [most=BYTES]
 //! pick collect [idle] [garbage=ID,ID] [versions=ID,ID] [resting=ID,ID] [later=ID,ID] [expired=ID,ID] [runs=ID,ID]
@@ -70,11 +71,20 @@ fn freed(words: &[&str]) -> HashMap<FileId, Freed> {
 fn contents(text: &str) -> Option<(FileId, Contents)> {
     let (id, rest) = text.split_once('[')?;
     let (rest, counts) = rest.split_once('!').unwrap_or((rest, "0/0"));
-    let (tombstones, rows) = counts.split_once('/')?;
+    let (tombstones, all) = counts.split_once('/')?;
+    let pair = |text: &str, other: &str| -> Option<(u64, u64)> {
+        let (of_rows, of_cells) = text.split_once('+').unwrap_or((text, other));
+        Some((of_rows.parse().ok()?, of_cells.parse().ok()?))
+    };
+    let (row_tombstones, cell_tombstones) = pair(tombstones, "0")?;
+    // A cell a row, where nothing is said.
+    let (rows, cells) = pair(all, all)?;
     let value_bytes = rest.split_once('+').map_or("0", |(_, values)| values);
     let contents = Contents {
-        rows: rows.parse().ok()?,
-        tombstones: tombstones.parse().ok()?,
+        rows,
+        cells,
+        row_tombstones,
+        cell_tombstones,
         value_bytes: value_bytes.parse().ok()?,
     };
     Some((id.parse().ok()?, contents))

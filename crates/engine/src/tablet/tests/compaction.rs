@@ -790,6 +790,35 @@ fn files_of_level_zero_are_merged_with_each_other_where_the_disk_has_no_room_for
 }
 
 #[test]
+fn level_zero_goes_down_though_the_disk_had_no_room_for_what_merges_it_for_its_garbage() {
+    let (rig, files, clock) = rig_on_disk();
+    let options = rig.engine.options();
+    for _ in 0..options.l0_compaction_files {
+        rig.write_versions([1]);
+    }
+    rig.rule(GcRule::MaxAge(1));
+    let reserve = options.memtables_total_bytes + 4 * options.log_segment_bytes;
+    files.set_free_bytes(Some(reserve));
+    let garbage = rig.tablet.claim_to_collect().unwrap();
+    assert_eq!(garbage.pick.reason, pick::Reason::Collect);
+    assert_eq!(garbage.run().unwrap_err().kind(), ErrorKind::NoSpace);
+    assert!(rig.tablet.setback(Behind::LevelZero).is_none(), "nobody who writes waits for it");
+    rig.tablet.jobs().collect_at = 0;
+    assert!(rig.tablet.claim_to_collect().is_none(), "there is no more room than before");
+
+    files.set_free_bytes(Some(reserve + (1 << 20)));
+    let column = rig.tablet.claim_by_shape().unwrap();
+    assert_eq!(column.pick.reason, pick::Reason::L0);
+    drop(column);
+    clock.advance_micros(FAILED_WAIT_MICROS);
+    rig.tablet.jobs().collect_at = 0;
+    let garbage = rig.tablet.claim_to_collect().unwrap();
+    assert_eq!(garbage.pick.reason, pick::Reason::Collect);
+    garbage.run().unwrap();
+    assert_eq!(rig.cells("r"), 0);
+}
+
+#[test]
 fn a_compaction_that_failed_is_tried_again_in_time_though_nothing_is_written_or_flushed() {
     let (rig, files, clock) = rig_on_disk();
     while rig.tablet.compaction_score() < 1.0 {
