@@ -87,8 +87,9 @@ pub(crate) fn check_catalog(
         if let Some(id) = table.tablets.iter().find(|id| !manifests.contains_key(id)) {
             let (manifest, table) = (layout.tablet(*id).join("MANIFEST-*"), table.table);
             let message = format!(
-                "{}: the manifest of a tablet of {table} is missing. Nothing was removed: restore the file, \
-                 or run `tepui repair` on the data directory",
+                "{}: the manifest of a tablet of {table} is missing. Nothing was removed: run `tepui repair` on \
+                 the data directory, also after the file was restored: a start removes what an older one does not \
+                 name, and a repair sets it aside",
                 manifest.display()
             );
             return Err(Error::new(ErrorKind::Corruption, message));

@@ -210,11 +210,6 @@ impl Engine {
             None => false,
         };
         let lists_lost = lists_lost || !backups.damaged.is_empty();
-        for id in unfinished {
-            remove_tablet(files.as_ref(), &layout.tablet(id))?;
-            files.sync_dir(&layout.tablets())?;
-        }
-
         // Sequences on disk are all in the past, or order would be lost: file and tablet numbers too.
         let mut floor = 0;
         let mut named = HashSet::new();
@@ -232,7 +227,18 @@ impl Engine {
         }
         // A backup's number is greater than all in its list.
         floor = backups.damaged.iter().map(|id| id.0).fold(floor, u64::max);
-        let mut orphans_removed = remove_orphans(&env, &layout, &named, lists_lost, &mut floor)?;
+        let ssts = numbers(files.as_ref(), &layout.ssts(), ".sst")?;
+        let values = numbers(files.as_ref(), &layout.values(), ".val")?;
+        floor = ssts.iter().chain(&values).copied().fold(floor, u64::max);
+        let lacks = named.iter().filter(|id| !ssts.contains(id)).count();
+        if lacks > 0 {
+            // What names them may be older than the files: then the others are what came after it.
+            tracing::warn!(
+                missing = lacks,
+                "manifests name SSTs that are missing: files that nothing names are kept, until `tepui repair` has looked at them"
+            );
+        }
+        let keeps_unnamed = lists_lost || lacks > 0;
 
         let disk_bytes = files.disk_space(layout.root())?.map(|space| space.total);
         let bytes_max = options.change_log_bytes_max_on(disk_bytes);
@@ -290,14 +296,26 @@ impl Engine {
             .collect();
         let end = || {
             check_versions(tablets.values())?;
-            let values_removed =
-                if lists_lost { 0 } else { core.store.values().remove_orphans()? };
-            // Last of all: a start that is refused has changed nothing.
+            // A start that is refused has removed nothing: what nothing names may be all that is left of what is damaged.
+            let files = core.env.files.as_ref();
+            for id in &unfinished {
+                remove_tablet(files, &core.layout.tablet(*id))?;
+                files.sync_dir(&core.layout.tablets())?;
+            }
+            let mut removed = 0;
+            if !keeps_unnamed {
+                for id in ssts.difference(&named) {
+                    files.remove(&core.layout.sst(*id))?;
+                    removed += 1;
+                }
+                removed += core.store.values().remove_orphans()?;
+            }
+            // Last of all.
             meta.begin()?;
-            Ok(values_removed)
+            Ok(removed)
         };
         // The log's thread runs by now.
-        orphans_removed += end().inspect_err(|_: &Error| core.stop())?;
+        let orphans_removed = end().inspect_err(|_: &Error| core.stop())?;
         let summary = OpenSummary {
             replayed_records: replayed.records,
             replayed_bytes: replayed.bytes,
@@ -689,28 +707,10 @@ fn remove_tablet(files: &dyn Files, dir: &Path) -> Result<()> {
     files.remove_dir(dir)
 }
 
-fn remove_orphans(
-    env: &Env,
-    layout: &Layout,
-    named: &HashSet<u64>,
-    keep: bool,
-    floor: &mut u64,
-) -> Result<u64> {
-    let mut removed = 0;
-    for entry in env.files.list(&layout.ssts())? {
-        let Some(id) = parse_number(&entry.name, "", ".sst") else { continue };
-        *floor = (*floor).max(id);
-        if !keep && !named.contains(&id) {
-            env.files.remove(&layout.sst(id))?;
-            removed += 1;
-        }
-    }
-    for entry in env.files.list(&layout.values())? {
-        if let Some(id) = parse_number(&entry.name, "", ".val") {
-            *floor = (*floor).max(id);
-        }
-    }
-    Ok(removed)
+/// Of the files of a directory, those that are numbered.
+fn numbers(files: &dyn Files, dir: &Path, suffix: &str) -> Result<HashSet<u64>> {
+    let entries = files.list(dir)?;
+    Ok(entries.iter().filter_map(|entry| parse_number(&entry.name, "", suffix)).collect())
 }
 
 /// Tells of a long replay every tenth of it.

@@ -19,7 +19,9 @@ use std::time::Duration;
 use super::batch::LogRecord;
 use super::metrics::{LogFigures, LogMetrics};
 use super::record::{ADVICE, Tail};
-use super::segment::{Predecessor, SegmentReader, create_segment, list_segments, segment_name};
+use super::segment::{
+    Predecessor, SegmentReader, create_segment, list_segments, segment_name, was_never_begun,
+};
 use super::worker::{self, Queue, Shared, Worker};
 use super::{
     Append, CommitLog, LogObserver, LogOptions, Owes, SegmentInfo, add_mark, closed, lock,
@@ -276,6 +278,11 @@ impl Replay<'_> {
         }
         let end = reader.end().expect("the reader has returned None");
         self.summary.bytes = start + reader.file_len();
+        if !opened && (tail == Tail::Sealed || !was_never_begun(reader.file_len())) {
+            let what =
+                format!("the segment has no opening, which was durable before the rest; {ADVICE}");
+            return Err(Error::corruption(reader.path().display(), end.valid_len, what));
+        }
         if tail == Tail::MayBeTorn {
             if end.torn_bytes > 0 {
                 self.summary.torn = Some(TornTail {
@@ -292,9 +299,6 @@ impl Replay<'_> {
                 self.files.remove(reader.path())?;
                 return self.files.sync_dir(self.dir);
             }
-        } else if !opened {
-            let what = format!("the segment is sealed and has no opening; {ADVICE}");
-            return Err(Error::corruption(reader.path().display(), end.valid_len, what));
         }
         let bytes = end.valid_len;
         self.previous = Some(Predecessor { id, bytes });

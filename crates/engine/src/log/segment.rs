@@ -14,7 +14,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::batch::{LogRecord, decode_record, encode_opening};
-use super::record::{ADVICE, Magic, Record, RecordReader, RecordWriter, Tail, TailEnd};
+use super::record::{
+    ADVICE, FILE_HEADER_BYTES, Magic, RECORD_HEADER_BYTES, Record, RecordReader, RecordWriter,
+    Tail, TailEnd,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Files, RandomFile};
 
@@ -53,6 +56,11 @@ pub(super) fn perhaps_of_a_sync(error: Error) -> Error {
 /// Free bytes of a directory's disk; `None` where nobody knows.
 pub(super) fn free_bytes(files: &dyn Files, dir: &Path) -> Option<u64> {
     files.disk_space(dir).ok().flatten().map(|space| space.free)
+}
+
+/// Whether a segment of so many bytes without a readable opening was never begun: what is written behind that comes after it is durable.
+pub(crate) fn was_never_begun(file_len: u64) -> bool {
+    file_len <= FILE_HEADER_BYTES + RECORD_HEADER_BYTES + encode_opening(0, 0).len() as u64
 }
 
 /// A segment and its length.

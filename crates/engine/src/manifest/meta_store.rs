@@ -310,7 +310,8 @@ fn missing(dir: &Path, data: &Path) -> Error {
     let (dir, data) = (dir.display(), data.display());
     let message = format!(
         "{dir}: the catalog is missing, but there is {data}. Nothing was changed: restore {dir} from a \
-         backup; without it nobody knows which tablet is whose"
+         backup, and then run `tepui repair` before a start, which removes what an older catalog does not name; \
+         without a catalog nobody knows which tablet is whose"
     );
     Error::new(ErrorKind::Corruption, message)
 }

@@ -103,8 +103,9 @@ impl TabletManifest {
                 return Err(Error::new(ErrorKind::NotFound, message));
             }
             Found::Damaged(path) => {
-                let what = "the snapshot does not verify, and there is no other manifest; restore \
-                            the file, or run `tepui repair` on the data directory";
+                let what = "the snapshot does not verify, and there is no other manifest; run \
+                            `tepui repair` on the data directory, also after the file was restored: a start \
+                            removes what an older one does not name, and a repair sets it aside";
                 return Err(Error::corruption(path.display(), 0, what));
             }
         };

@@ -10,7 +10,7 @@ use super::{CheckReport, Finding, list_files};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 use crate::log::record::{Salvage, Tail};
-use crate::log::segment::{MAGIC, SegmentReader, SegmentRecord, segment_name};
+use crate::log::segment::{MAGIC, SegmentReader, SegmentRecord, segment_name, was_never_begun};
 use crate::log::{LogRecord, decode_record};
 
 /// What a finished segment is known by: its number and its bytes.
@@ -92,8 +92,8 @@ impl Check<'_> {
                 ),
             );
         }
-        if !opened && !is_last {
-            let what = "the segment is sealed and has no opening";
+        if !opened && (!is_last || !was_never_begun(reader.file_len())) {
+            let what = "the segment has no opening, which was durable before the rest";
             return Err(Error::corruption(path.display(), end.valid_len, what));
         }
         Ok(Some((id, end.valid_len)))

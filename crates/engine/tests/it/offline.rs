@@ -447,6 +447,92 @@ fn a_log_that_is_gone_is_damage_and_costs_what_was_not_flushed() {
 }
 
 #[test]
+fn a_segment_that_lost_all_that_it_held_is_damage_and_is_not_taken_for_one_that_was_not_begun() {
+    let place = place();
+    let segments = files_in(&place.files, "log");
+    let path = segments.last().unwrap().clone();
+    let bytes = place.files.contents(&path).unwrap().len();
+    for (len, lost) in [(bytes, 0), (bytes, 0xa5), (74, 0)] {
+        place.files.put_contents(&path, vec![lost; len]);
+        let before = contents(&place.files);
+        let opened = Engine::open(environment(&place.files), dir(), tiny_options());
+        let error = opened.expect_err("what was acknowledged is gone").to_string();
+        assert!(
+            error.contains(path.to_str().unwrap()) && error.contains("tepui repair"),
+            "{error}"
+        );
+        assert!(contents(&place.files) == before, "a start that is refused changes nothing");
+        assert!(!check(&place.files).is_whole());
+    }
+    let report = repair(&place.files, false);
+    assert!(report.opens() && check(&place.files).is_whole(), "{report:#?}");
+    assert_eq!(rows_of(&place.files, place.tablets).len(), ROWS);
+
+    // What a crash leaves of one that is being created.
+    let next = dir().join("log/00ffffffffffffff.log");
+    for len in [0, 10, 73] {
+        let place = self::place();
+        place.files.put_contents(&next, vec![0; len]);
+        assert!(check(&place.files).is_whole(), "{len}");
+        assert_eq!(rows_of(&place.files, place.tablets).len(), ROWS);
+        assert!(!place.files.exists(&next).unwrap(), "{len}");
+    }
+}
+
+#[test]
+fn a_start_keeps_files_that_an_older_manifest_does_not_name_where_it_names_others_that_are_gone() {
+    let place = place();
+    let older = files_in(&place.files, "tablets");
+    let older: Vec<_> = older.into_iter().map(|p| (place.files.contents(&p).unwrap(), p)).collect();
+    let engine = Engine::open(environment(&place.files), dir(), tiny_options()).unwrap();
+    for tablet in place.tablets.map(|id| engine.tablet(id).unwrap()) {
+        tablet.set_schema(Arc::new(plain_schema()));
+        block_on(tablet.flush()).unwrap();
+    }
+    engine.compact_fully().unwrap();
+    engine.close().unwrap();
+    drop(engine);
+    for path in files_in(&place.files, "tablets") {
+        place.files.remove(&path).unwrap();
+    }
+    for (bytes, path) in older {
+        place.files.put_contents(&path, bytes);
+    }
+    let before = files_in(&place.files, "sst");
+    let engine = Engine::open(environment(&place.files), dir(), tiny_options()).unwrap();
+    assert_eq!(engine.open_summary().orphans_removed, 0);
+    drop(engine);
+    assert_eq!(files_in(&place.files, "sst"), before);
+    repair(&place.files, false);
+    assert_eq!(
+        files_in(&place.files, "lost/sst").len(),
+        before.len(),
+        "and a repair sets them aside"
+    );
+}
+
+#[test]
+fn a_start_that_is_refused_for_its_log_removes_no_file_that_nothing_names() {
+    let place = place();
+    let sst = files_in(&place.files, "sst").pop().unwrap();
+    // As a flush leaves it that was killed before its edit.
+    let stray = dir().join("sst/00000000000000aa.sst");
+    place.files.put_contents(&stray, place.files.contents(&sst).unwrap());
+    let found = files_in(&place.files, "log").into_iter().find_map(|path| {
+        let bytes = place.files.contents(&path).unwrap();
+        Some((bytes.windows(7).position(|w| w == b"value 3")?, path))
+    });
+    let (at, path) = found.unwrap();
+    flip(&place.files, &path, at);
+    let before = contents(&place.files);
+    Engine::open(environment(&place.files), dir(), tiny_options()).unwrap_err();
+    assert!(contents(&place.files) == before, "nothing was changed");
+    flip(&place.files, &path, at);
+    let engine = Engine::open(environment(&place.files), dir(), tiny_options()).unwrap();
+    assert_eq!(engine.open_summary().orphans_removed, 1);
+}
+
+#[test]
 fn a_torn_tail_of_the_log_is_a_note_and_nothing_to_repair() {
     let place = place();
     let path = files_in(&place.files, "log").pop().unwrap();
