@@ -3,8 +3,10 @@
 //! Ordinary compactions move values out of sparse value files as they come by, within a budget for each
 //! ([`MOVE_FILES_MAX`]); so in a table that is written to, most files empty without further ado. What is left is
 //! picked here, one SST at a time, once it is worth it: rewriting an SST moves the values of all sparse files that its rows
-//! have, so it is not done for a single file, whose rows may be spread over every SST.
+//! have, so it is not done for a single file, whose rows may be spread over every SST; nor where an SST that holds much else names little
+//! of them, and would be rewritten for it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::pick::{Busy, Pick, Reason, complete, twins};
@@ -21,6 +23,28 @@ pub(crate) const MOVE_FILES_MAX: u64 = 4;
 /// Less would rewrite SSTs for little; more would let space go that a tablet, which is no longer written to,
 /// never gets back otherwise.
 const RECLAIM_PERCENT: u64 = 10;
+
+/// Bytes of SSTs that are rewritten for a byte of garbage, at most. Less would let much of it lie in tables of which a tenth are large
+/// values; more would write a table of small cells for the few large ones that are spread over it.
+const RECLAIM_COST_MAX: u64 = 4;
+
+/// What an SST has to do with sparse value files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SparseShare {
+    /// Bytes of them that it names.
+    pub(crate) named: u64,
+    /// Its part of their garbage, by what it names of what is live.
+    pub(crate) frees: u64,
+}
+
+impl SparseShare {
+    /// Adds a file of which the SST names so many bytes.
+    pub(crate) fn add(&mut self, named: u64, live: u64, garbage: u64) {
+        let frees = u128::from(garbage) * u128::from(named) / u128::from(live.max(named).max(1));
+        self.named = self.named.saturating_add(named);
+        self.frees = self.frees.saturating_add(u64::try_from(frees).unwrap_or(garbage));
+    }
+}
 
 /// What is known of value files, in bytes of frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,13 +63,14 @@ impl ValueBytes {
     }
 }
 
-/// Rewrites the SST that names the most bytes of sparse value files in its level. `sparse_bytes` tells how many those
-/// are of an SST. Level 0 is left alone: with what it names it is light, or goes down, and finds its sparse files there.
+/// Rewrites the SST that names the most bytes of sparse value files in its level, where that is worth it, or the disk fills (`tight`). `sparse` tells what
+/// an SST has to do with those. Level 0 is left alone: with what it names it is light, or goes down, and finds its sparse files there.
 pub(crate) fn pick_to_reclaim(
     version: &Version,
     busy: &Busy,
     bytes: ValueBytes,
-    sparse_bytes: &dyn Fn(FileId) -> u64,
+    sparse: &dyn Fn(FileId) -> SparseShare,
+    tight: bool,
 ) -> Option<Pick> {
     if !bytes.is_due() {
         return None;
@@ -53,11 +78,52 @@ pub(crate) fn pick_to_reclaim(
     let mut candidates: Vec<(u64, &Arc<SstRef>)> = version
         .ssts()
         .filter(|file| (1..=LAST_LEVEL).contains(&file.level) && !busy.files.contains(&file.id))
-        .map(|file| (sparse_bytes(file.id), file))
+        .map(|file| (sparse(file.id).named, file))
         .filter(|(bytes, _)| *bytes > 0)
         .collect();
     candidates.sort_by_key(|(bytes, file)| (std::cmp::Reverse(*bytes), file.id));
     candidates.into_iter().find_map(|(_, file)| {
-        complete(version, Reason::Reclaim, twins(version, file), file.level, busy)
+        let pick = complete(version, Reason::Reclaim, twins(version, file), file.level, busy)?;
+        let files: HashSet<FileId> = pick.inputs.iter().map(|file| file.id).collect();
+        let frees = files.into_iter().map(|id| sparse(id).frees).fold(0, u64::saturating_add);
+        let is_worth = tight || pick.input_bytes() <= frees.saturating_mul(RECLAIM_COST_MAX);
+        is_worth.then_some(pick)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::cell::RowRange;
+    use crate::manifest::VersionEdit;
+
+    #[test]
+    fn an_sst_is_not_rewritten_for_less_garbage_than_it_is_worth_but_where_the_disk_fills() {
+        let file = |id, (first, last): (&'static [u8], &'static [u8])| {
+            let rows = (Bytes::from_static(first), Bytes::from_static(last));
+            SstRef::of_test(id, LAST_LEVEL, rows, 4000)
+        };
+        let add = vec![file(1, (b"a", b"c")), file(2, (b"d", b"f"))];
+        let edit = VersionEdit { add, ..VersionEdit::default() };
+        let version = Version::empty(RowRange::all()).apply(&edit).unwrap();
+        let pick = |garbage: u64, tight| {
+            // The first value file has the garbage, and 450 bytes that are live; the other 150 of the two SSTs' 600 are in the second.
+            let share = |id| {
+                let mut share = SparseShare::default();
+                let (named, other) = if id == 1 { (200, 100) } else { (250, 50) };
+                share.add(named, 450, garbage);
+                share.add(other, 150, 0);
+                share
+            };
+            let bytes = ValueBytes { total: 600 + garbage, sparse_garbage: garbage };
+            let pick = pick_to_reclaim(&version, &Busy::default(), bytes, &share, tight)?;
+            Some(pick.inputs.iter().map(|file| file.id).collect::<Vec<_>>())
+        };
+        // 200 of 450 are worth less than 800 then, and 250 of them less than a thousand, of which 4,000 bytes are four times as many.
+        assert_eq!(pick(1799, false), None);
+        assert_eq!(pick(1800, false), Some(vec![2]));
+        assert_eq!(pick(1799, true), Some(vec![1]));
+    }
 }

@@ -39,8 +39,8 @@ use super::{FailedCrowd, Tablet};
 /// How long files are left alone whose compaction failed (damage, full disk), in microseconds.
 pub(super) const FAILED_WAIT_MICROS: u64 = 30_000_000;
 
-/// How long small flushes are left alone whose merge has failed again and again: nobody waits for it.
-const CROWD_WAIT_MICROS_MAX: u64 = 3_600_000_000;
+/// How long small flushes are left alone whose merge has failed again and again, and what is rewritten for its garbage: nobody waits for that.
+const ALONE_WAIT_MICROS_MAX: u64 = 3_600_000_000;
 
 /// How long cells that rules let go stay in the memtable of a tablet that is written to, in microseconds, beyond the age of
 /// the rule: ten minutes. Shorter makes small files of a tablet that is written slowly, one for each time; longer shows
@@ -208,7 +208,7 @@ impl Tablet {
         };
         let rewrite_age_micros = options.rewrite_age_ms.saturating_mul(1000);
         let compacts_by = self.for_compactions(&schema);
-        let blocked = self.blocked(&jobs);
+        let blocked = self.blocked_for_space(&jobs);
         let dues = jobs.dues.by(&compacts_by);
         dues.retain(|id, _| view.files.contains_key(id));
         let collector = (!Arc::ptr_eq(&compacts_by, &schema)).then_some(schema.as_ref());
@@ -318,6 +318,15 @@ impl Tablet {
         let failed_crowd = jobs.failed_crowd.filter(|failed| failed.until > now);
         busy.crowds_after = failed_crowd.map_or(0, |failed| failed.last_seq);
         busy.no_extras = jobs.extras_at > now;
+        busy
+    }
+
+    /// The same for what is rewritten for the space that it frees alone.
+    pub(super) fn blocked_for_space(&self, jobs: &super::Jobs) -> Busy {
+        let now = self.core.env.clock.monotonic_micros();
+        let mut busy = self.blocked(jobs);
+        let failed = jobs.failed_for_space.iter().filter(|(_, (until, _))| *until > now);
+        busy.files.extend(failed.map(|(id, _)| *id));
         busy
     }
 
@@ -451,6 +460,19 @@ impl Claim {
                 }
                 Reason::Crowd => jobs.failed_crowd = Some(self.failed_crowd(&jobs, now)),
                 _ if extra_put_off => jobs.extras_at = until,
+                Reason::Reclaim | Reason::Collect | Reason::Hollow | Reason::Old
+                    if !of_level_zero =>
+                {
+                    let view = tablet.view.load();
+                    let failed = &mut jobs.failed_for_space;
+                    failed.retain(|id, _| view.files.contains_key(id));
+                    for file in &self.pick.inputs {
+                        let last = failed.get(&file.id).map_or(0, |(_, wait)| *wait);
+                        let longer = if put_off { 0 } else { last.saturating_mul(2) };
+                        let wait = longer.clamp(FAILED_WAIT_MICROS, ALONE_WAIT_MICROS_MAX);
+                        failed.insert(file.id, (now.saturating_add(wait), wait));
+                    }
+                }
                 Reason::L0 if put_off => {
                     jobs.column_too_large = Some((self.pick.input_bytes(), until));
                 }
@@ -499,7 +521,7 @@ impl Claim {
     /// before are not to blame.
     fn failed_crowd(&self, jobs: &super::Jobs, now: u64) -> FailedCrowd {
         let last = jobs.failed_crowd.map_or(0, |failed| failed.wait);
-        let wait = last.saturating_mul(2).clamp(FAILED_WAIT_MICROS, CROWD_WAIT_MICROS_MAX);
+        let wait = last.saturating_mul(2).clamp(FAILED_WAIT_MICROS, ALONE_WAIT_MICROS_MAX);
         let again = jobs.failed_crowd.filter(|failed| failed.is_among(&self.pick.inputs));
         let newest = self.pick.inputs.iter().map(|file| file.max_seq).max().unwrap_or(0);
         let last_seq = again.map_or(newest, |failed| failed.last_seq);

@@ -148,6 +148,9 @@ struct Jobs {
     dues: dues::KnownDues,
     /// Files whose compaction failed, and when to try again (monotonic micros).
     failed_until: HashMap<FileId, u64>,
+    /// Files below level 0 whose rewriting for what it frees has failed, which nobody waits for: when to try again (monotonic micros), and how long
+    /// that is after the last time.
+    failed_for_space: HashMap<FileId, (u64, u64)>,
     /// Bytes of a column of level 0 for which the disk had no room, and until when none as large is tried (monotonic micros).
     column_too_large: Option<(u64, u64)>,
     /// Until when nothing of level 0 is merged that nobody waits for, since the disk had no room for that (monotonic micros).

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use crate::compaction::pick::{Pick, Reason};
-use crate::compaction::reclaim::{MOVE_FILES_MAX, ValueBytes, pick_to_reclaim};
+use crate::compaction::reclaim::{MOVE_FILES_MAX, SparseShare, ValueBytes, pick_to_reclaim};
 use crate::compaction::separate::{ValueInputs, ValueOutput};
 use crate::core::EngineMetrics;
 use crate::sst::FileId;
@@ -47,12 +47,17 @@ impl Tablet {
         if !bytes.is_due() {
             return None;
         }
-        let sparse_bytes = |id: FileId| {
+        let sparse = |id: FileId| {
             let named = view.files.get(&id).map_or(&[][..], |file| file.value_files());
-            let sparse = named.iter().filter(|(file, _)| file.is_sparse());
-            sparse.map(|(_, bytes)| *bytes).sum()
+            let mut share = SparseShare::default();
+            for (file, bytes) in named.iter().filter(|(file, _)| file.is_sparse()) {
+                let garbage = file.garbage_bytes();
+                share.add(*bytes, file.frame_bytes().saturating_sub(garbage), garbage);
+            }
+            share
         };
-        pick_to_reclaim(&view.version, &self.blocked(jobs), bytes, &sparse_bytes)
+        let tight = self.core.space.is_tight();
+        pick_to_reclaim(&view.version, &self.blocked_for_space(jobs), bytes, &sparse, tight)
     }
 
     /// The value files that the inputs of a compaction in so many parts name, and those of them whose values it moves, where the disk has

@@ -377,6 +377,26 @@ fn rig_with_sparse_values() -> (Rig, Arc<FaultFiles>, Arc<ManualClock>) {
 }
 
 #[test]
+fn what_is_rewritten_for_its_garbage_and_fails_waits_ever_longer_and_level_zero_does_not() {
+    let (rig, files, clock) = rig_with_sparse_values();
+    let mut wait = FAILED_WAIT_MICROS;
+    for _ in 0..3 {
+        files.inject(Fault::new(FaultOp::Create).on_path(".sst"));
+        rig.tablet.claim_to_reclaim().unwrap().run().unwrap_err();
+        clock.advance_micros(wait - 1);
+        assert!(rig.tablet.claim_to_reclaim().is_none());
+        clock.advance_micros(1);
+        wait *= 2;
+    }
+    files.inject(Fault::new(FaultOp::Create).on_path(".sst"));
+    rig.tablet.claim_to_reclaim().unwrap().run().unwrap_err();
+    while rig.tablet.compaction_score() < 1.0 {
+        rig.write(&["row-0000", "row-0399"]);
+    }
+    rig.tablet.claim_by_shape().unwrap().run().unwrap();
+}
+
+#[test]
 fn garbage_of_value_files_and_of_cells_goes_in_turn() {
     let (rig, _, _) = rig_with_sparse_values();
     let other = rig.engine.create_tablet(RowRange::all()).unwrap();
