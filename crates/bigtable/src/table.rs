@@ -462,8 +462,7 @@ impl Table {
             // Of the others it counts only how large they are.
             let rows = if is_wanted { tablet.sample_rows(SAMPLE_PART_BYTES)? } else { Vec::new() };
             let stats = tablet.stats();
-            let values = stats.value_file_bytes.saturating_sub(stats.value_garbage_bytes);
-            let bytes = stats.sst_bytes.saturating_add(stats.memtable_bytes).saturating_add(values);
+            let bytes = stats.stored_bytes().saturating_add(stats.memtable_bytes);
             tablets.push(TabletSample { end: range.end.clone(), rows, bytes });
         }
         let samples = sample(tablets);

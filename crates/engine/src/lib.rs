@@ -25,6 +25,7 @@
 //! | [`compaction`] | which SSTs to merge, what to drop, which filter a level gets |
 //! | [`manifest`] | which SSTs make up a tablet, by edits |
 //! | [`backup`] | what a table was at a moment, as references to its files |
+//! | [`figures`] | what the files of all tablets come to, each counted once |
 //! | [`io`] | files, reads past the page cache, rings, clocks, chance, threads |
 //! | [`offline`] | check, repair and inspect a directory that no engine uses |
 //!
@@ -112,6 +113,7 @@ mod core;
 pub mod cursor;
 pub mod db;
 pub mod error;
+pub mod figures;
 pub mod fuzzing;
 mod holdings;
 mod house;

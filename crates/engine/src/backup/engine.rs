@@ -1,11 +1,12 @@
 //! What an engine does with backups: making, copying, restoring, deleting.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Backup, BackupId, BackupList, read, write};
 use crate::db::Engine;
 use crate::error::{Error, ErrorKind, Result};
+use crate::figures::Shown;
 use crate::io::Files;
 use crate::layout::{BACKUP_PREFIX, Layout, parse_number};
 use crate::manifest::journal::DRAFT_SUFFIX;
@@ -150,9 +151,13 @@ impl Engine {
 
     /// Makes another backup that names the same files, durably.
     pub fn copy_backup(&self, id: BackupId) -> Result<Arc<Backup>> {
+        self.copy_from(self.require_backup(id)?.as_ref())
+    }
+
+    /// The same of a backup that is held, and may be deleted meanwhile.
+    pub fn copy_from(&self, backup: &Backup) -> Result<Arc<Backup>> {
         self.core().check_writable()?;
-        let original = self.require_backup(id)?;
-        self.add_backup(original.list().clone())
+        self.add_backup(backup.list().clone())
     }
 
     /// Keeps the files of a list, which are there, and writes it.
@@ -184,32 +189,31 @@ impl Engine {
         self.backups_map().lock().values().cloned().collect()
     }
 
-    /// Bytes of files that backups alone keep, roughly: what would be free without them. Looks at every list and every
-    /// tablet.
+    /// Bytes that backups alone keep, roughly: what would be free without them, once compactions are done with files that
+    /// tables have, too. Of such an SST that is what no table shows, and of such a value file, which is not emptied of its
+    /// garbage while a backup keeps it, the garbage, as far as the backup may name it. Looks at every list and every tablet.
     pub fn backup_held_bytes(&self) -> u64 {
-        let (mut ssts, mut values) = (BTreeMap::new(), BTreeMap::new());
-        let note = |files: &mut BTreeMap<FileId, u64>, id, bytes: u64| {
-            let held = files.entry(id).or_default();
-            *held = bytes.max(*held);
-        };
-        for backup in self.backups() {
+        let (mut ssts, mut values) = (Shown::new(), Shown::new());
+        for (holder, backup) in self.backups().iter().enumerate() {
             for sst in backup.list().tablets.iter().flat_map(Version::ssts) {
-                note(&mut ssts, sst.id, sst.bytes);
+                ssts.note(holder, sst.id, sst.bytes);
             }
             for (id, bytes) in &backup.list().values {
-                note(&mut values, *id, *bytes);
+                values.note(holder, *id, *bytes);
             }
         }
-        for tablet in self.tablets() {
+        let (mut live, mut garbage) = (Shown::new(), HashMap::new());
+        for (holder, tablet) in self.tablets().iter().enumerate() {
             let view = tablet.hold();
             for sst in view.version.ssts() {
-                ssts.remove(&sst.id);
+                live.note(holder, sst.id, sst.bytes);
             }
-            for id in view.values.keys() {
-                values.remove(id);
-            }
+            garbage.extend(view.values.iter().map(|(id, file)| (*id, file.garbage_bytes())));
         }
-        ssts.values().chain(values.values()).fold(0, |sum, bytes| sum.saturating_add(*bytes))
+        let ssts = ssts.iter().map(|(id, bytes)| bytes.saturating_sub(live.bytes(id)));
+        let values =
+            values.iter().map(|(id, bytes)| garbage.get(id).map_or(bytes, |it| bytes.min(*it)));
+        ssts.chain(values).fold(0, u64::saturating_add)
     }
 
     fn require_backup(&self, id: BackupId) -> Result<Arc<Backup>> {

@@ -98,6 +98,14 @@ pub struct TabletStats {
     pub value_garbage_bytes: u64,
 }
 
+impl TabletStats {
+    /// Bytes of its data on disk: of SSTs, and of value files as far as SSTs name them.
+    pub fn stored_bytes(&self) -> u64 {
+        let values = self.value_file_bytes.saturating_sub(self.value_garbage_bytes);
+        self.sst_bytes.saturating_add(values)
+    }
+}
+
 /// A tablet. All methods are safe to call from any thread.
 #[derive(Debug)]
 pub struct Tablet {

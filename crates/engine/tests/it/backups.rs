@@ -343,6 +343,111 @@ fn files_of_a_backup_go_with_it_but_for_those_that_are_still_needed() {
 }
 
 #[test]
+fn a_backup_that_is_held_is_copied_though_it_is_deleted_meanwhile() {
+    let files = Arc::new(MemoryFiles::new());
+    let (engine, tablet, model, backup) = furnished(Arc::clone(&files) as Arc<dyn Files>);
+    let held = engine.backup(backup).unwrap();
+    engine.delete_backup(backup).unwrap();
+    engine.drop_tablet(tablet.id()).unwrap();
+    drop(tablet);
+    engine.run_background().unwrap();
+    let copy = engine.copy_from(&held).unwrap();
+    assert_eq!(copy.list(), held.list());
+    let copy = copy.id();
+    drop(held);
+    engine.run_background().unwrap();
+    assert_restores(&engine, copy, &model);
+    engine.close().unwrap();
+    drop(engine);
+    assert_restores(&open(files, 2), copy, &model);
+}
+
+#[test]
+fn files_count_once_however_many_tables_have_them_and_into_however_many_parts_they_are_cut() {
+    let (engine, tablet, _, backup) = furnished(Arc::new(MemoryFiles::new()));
+    let alone = engine.file_figures();
+    let stats = tablet.stats();
+    let files: Vec<_> = stats.level_files.iter().map(|files| *files as u64).collect();
+    assert_eq!((&alone.level_files, &alone.level_bytes), (&files, &stats.level_bytes));
+    let values = (alone.value_files, alone.value_file_bytes, alone.value_garbage_bytes);
+    let of_tablet = (stats.value_files, stats.value_file_bytes, stats.value_garbage_bytes);
+    assert_eq!(values, of_tablet);
+    assert!(alone.value_files > 0 && alone.level_files.iter().sum::<u64>() > 0);
+    let restored = engine.restore_backup(backup).unwrap();
+    assert_eq!(engine.file_figures(), alone);
+    block_on(tablet.drop_rows(RowRange::new("row-0050", "row-0052"))).unwrap();
+    let cut = tablet.stats();
+    assert!(cut.sst_count > stats.sst_count, "a file stands in several parts");
+    assert_eq!(engine.file_figures(), alone, "the restored table shows all of it");
+    engine.drop_tablet(restored[0].id()).unwrap();
+    drop(restored);
+    let parts = engine.file_figures();
+    assert_eq!((parts.level_files, parts.level_bytes), (alone.level_files, cut.level_bytes));
+}
+
+/// An engine with a table of large values.
+fn with_values() -> (Arc<Engine>, Arc<Tablet>) {
+    let options = EngineOptions { separate_values_bytes: 100, ..tiny_options() };
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let environment = env(Arc::new(MemoryFiles::new()), clock, 1);
+    let engine = Engine::open(environment, Path::new(DIR), options).unwrap();
+    let tablet = engine.create_tablet(RowRange::all()).unwrap();
+    serve(&engine);
+    write_values(&tablet, 0..100, "a");
+    (engine, tablet)
+}
+
+fn write_values(tablet: &Tablet, rows: impl Iterator<Item = usize>, text: &str) {
+    for n in rows {
+        let row = format!("row-{n:04}").into_bytes();
+        apply(tablet, &row, vec![put(1, "q", 1000, &format!("{n} {}", text.repeat(300)))]);
+    }
+    block_on(tablet.flush()).unwrap();
+}
+
+#[test]
+fn of_an_sst_that_a_table_has_too_a_backup_alone_keeps_what_the_table_shows_no_more() {
+    let (engine, tablet) = with_values();
+    let whole = block_on(engine.create_backup(&[tablet.id()])).unwrap();
+    assert_eq!(engine.backup_held_bytes(), 0, "the table has all of it");
+    block_on(tablet.drop_rows(RowRange::new("row-0020", "row-0040"))).unwrap();
+    let shown = tablet.stats().sst_bytes;
+    let bytes: u64 = whole.list().ssts().values().sum();
+    assert!(shown < bytes);
+    assert_eq!(engine.backup_held_bytes(), bytes - shown);
+
+    let cut = block_on(engine.create_backup(&[tablet.id()])).unwrap();
+    engine.delete_backup(whole.id()).unwrap();
+    assert_eq!(engine.backup_held_bytes(), 0);
+    let parts = cut.list().tablets[0].ssts().count();
+    assert!(parts > cut.list().ssts().len(), "a file stands in several parts");
+    engine.drop_tablet(tablet.id()).unwrap();
+    assert_eq!(engine.backup_held_bytes(), cut.list().bytes());
+}
+
+#[test]
+fn of_a_value_file_that_a_table_has_too_a_backup_alone_keeps_the_garbage() {
+    let (engine, tablet) = with_values();
+    let backup = block_on(engine.create_backup(&[tablet.id()])).unwrap();
+    // Some of each file is live on.
+    let most = || (0..100).filter(|n| n % 10 > 0);
+    write_values(&tablet, most(), "b");
+    engine.compact_fully().unwrap();
+    engine.run_background().unwrap();
+    let garbage = tablet.stats().value_garbage_bytes;
+    let ssts: u64 = backup.list().ssts().values().sum();
+    let named: u64 = backup.list().values.values().sum();
+    assert!(garbage > named / 2 && garbage < named, "{garbage} of {named}");
+    assert_eq!(engine.backup_held_bytes(), ssts + garbage);
+    // Beyond what the backup names, the rest is the table's own.
+    write_values(&tablet, most(), "c");
+    engine.compact_fully().unwrap();
+    assert_eq!(engine.backup_held_bytes(), ssts + garbage);
+    engine.delete_backup(backup.id()).unwrap();
+    assert_eq!(engine.backup_held_bytes(), 0);
+}
+
+#[test]
 fn a_table_of_several_tablets_comes_back_with_its_ranges_in_order() {
     let files = Arc::new(MemoryFiles::new());
     let engine = open(Arc::clone(&files) as Arc<dyn Files>, 1);

@@ -1,8 +1,9 @@
 //! What metrics tell of backups. Counting them takes a look at every list of files, so it is done with each sweep, and told
-//! as of then; failures are counted as they happen.
+//! as of then, but for entries, which are counted with each automated backup as well; failures are counted as they happen.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use tepui_bigtable::error::{Code, Error};
 
@@ -45,6 +46,8 @@ pub(super) struct Figures {
     ready: AtomicU64,
     creating: AtomicU64,
     held_bytes: AtomicU64,
+    /// Held while entries are counted, so that what is kept of them is what the last look saw.
+    counting: Mutex<()>,
     /// See [`BackupFigures::automated_age_micros`]: the time of that backup; 0 for none.
     automated_micros: AtomicI64,
 }
@@ -66,9 +69,9 @@ pub struct BackupFigures {
 }
 
 impl Backups {
-    /// As of the last sweep.
+    /// As of the last sweep, and the last automated backup since.
     pub fn figures(&self) -> BackupFigures {
-        let Figures { failures, ready, creating, held_bytes, automated_micros } = &self.figures;
+        let Figures { failures, ready, creating, held_bytes, automated_micros, .. } = &self.figures;
         let get = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         let automated = automated_micros.load(Ordering::Relaxed);
         let age = self.env.clock.now_micros().saturating_sub(automated);
@@ -92,6 +95,13 @@ impl Backups {
 
     /// Looks at all backups for the other figures.
     pub fn count(&self) {
+        self.count_entries();
+        self.figures.held_bytes.store(self.engine.backup_held_bytes(), Ordering::Relaxed);
+    }
+
+    /// The same without a look at their lists of files.
+    pub(super) fn count_entries(&self) {
+        let counting = self.figures.counting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut newest: HashMap<u64, i64> = HashMap::new();
         let (mut ready, mut creating) = (0, 0);
         for (_, stored) in self.resources.list::<BackupRecord>("", None, usize::MAX) {
@@ -120,12 +130,12 @@ impl Backups {
         let figures = &self.figures;
         figures.ready.store(ready, Ordering::Relaxed);
         figures.creating.store(creating, Ordering::Relaxed);
-        figures.held_bytes.store(self.engine.backup_held_bytes(), Ordering::Relaxed);
         figures.automated_micros.store(oldest.unwrap_or(0), Ordering::Relaxed);
+        drop(counting);
     }
 }
 
-/// Whether an operation failed, and no client wanted that, who cancelled it or deleted its instance.
+/// Whether an operation failed, and no client wanted that, who cancelled it, deleted its instance, or dropped a family meanwhile.
 pub(super) fn is_failure(error: &Error) -> bool {
     !matches!(error.kind(), Code::Cancelled | Code::Aborted)
 }

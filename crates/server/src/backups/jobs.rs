@@ -126,7 +126,11 @@ impl Backups {
         let made = self.make(name, incarnation, handle, metadata);
         match &made {
             _ if job != Job::Automated => {}
-            Ok(_) => self.rests.made(&table),
+            Ok(_) => {
+                self.rests.made(&table);
+                // The last sweep saw it being made, and told the age of the one before, or of the table.
+                self.count_entries();
+            }
             Err(error) if is_failure(error) => {
                 self.rests.failed(&table, self.env.clock.monotonic_micros());
             }
@@ -176,6 +180,21 @@ impl Backups {
         // server: the backup holds cells of those, under numbers that no later family may have.
         let now = self.tables.kept(&table.name);
         let now = now.filter(|now| now.record.incarnation == table.incarnation);
+        if let Some(now) = &now
+            && let Some(dropped) = dropped_family(&table, &now.record)
+        {
+            let id = made.id();
+            drop(made);
+            self.forget(id);
+            self.give_up(name, incarnation);
+            return Err(Error::new(
+                Code::Aborted,
+                format!(
+                    "table {:?}: column family {dropped:?} was dropped while the backup was made; make it again",
+                    table.name
+                ),
+            ));
+        }
         let table = now.map_or(table, |now| now.record.clone());
         let end_time = Some(times::timestamp(self.env.clock.now_micros()));
         let ready = self.resources.update::<BackupRecord>(name, |record| {
@@ -242,7 +261,18 @@ impl Backups {
         self.check_writable()?;
         let now = self.env.clock.now_micros();
         let expire_time = times::expiry(expire_time, now, now, true)?;
-        let (record, original) = self.ready(source)?;
+        let original = self.ready(source)?;
+        self.copy_of(name, source, expire_time, original)
+    }
+
+    /// Copies a backup that is held, whatever becomes of it meanwhile.
+    pub(super) fn copy_of(
+        &self,
+        name: &str,
+        source: &str,
+        expire_time: prost_types::Timestamp,
+        (record, original): (BackupRecord, Arc<Backup>),
+    ) -> Result<Operation> {
         let shown = record.shown();
         if !shown.source_backup.is_empty() {
             return Err(Error::failed_precondition(format!(
@@ -254,7 +284,8 @@ impl Backups {
         if self.resources.get::<BackupRecord>(name).is_some() {
             return Err(Error::already_exists(format!("backup {name:?} already exists")));
         }
-        let copy = self.engine.copy_backup(original.id())?;
+        let now = self.env.clock.now_micros();
+        let copy = self.engine.copy_from(&original)?;
         let at = Some(times::timestamp(now));
         // A copy is a standard backup, whatever it was copied from.
         let shown = admin::Backup {
@@ -456,7 +487,7 @@ impl Backups {
     }
 
     /// A backup that can be restored and copied; its files are there for as long as it is held.
-    fn ready(&self, name: &str) -> Result<(BackupRecord, Arc<Backup>)> {
+    pub(super) fn ready(&self, name: &str) -> Result<(BackupRecord, Arc<Backup>)> {
         let record = self.resources.find::<BackupRecord>(name)?.value.clone();
         let id = record.made_id().ok_or_else(|| {
             Error::failed_precondition(format!("backup {name:?} is still being created"))
@@ -546,6 +577,12 @@ impl Backups {
         drop(self.env.spawner.spawn("tepui-backup", Box::new(job))?);
         Ok(())
     }
+}
+
+/// The name of a family that a table had and has no more; another one may have its name by now.
+fn dropped_family<'t>(before: &'t TableRecord, now: &TableRecord) -> Option<&'t str> {
+    let is_there = |id| now.families.iter().any(|family| family.id == id);
+    before.families.iter().find(|family| !is_there(family.id)).map(|family| family.name.as_str())
 }
 
 fn size_bytes(backup: &Backup) -> i64 {

@@ -199,6 +199,27 @@ fn of_row(row: &str, value: &str) -> RowBatch {
     RowBatch { row: Bytes::copy_from_slice(row.as_bytes()), mutations: vec![put] }
 }
 
+/// Drops the family of the table, and makes another one of its name, when the next flush has written its file.
+fn drop_family_at_flush(place: &Place, faults: &FaultFiles) {
+    let tables = Arc::clone(&place.tables);
+    let hook = move |path: &Path| {
+        if path.extension().is_some_and(|extension| extension == "sst") {
+            renew_family(&tables);
+        }
+    };
+    faults.before_sync(Some(Arc::new(hook)));
+}
+
+fn renew_family(tables: &Tables) {
+    let renew = |record: &TableRecord| {
+        let mut record = record.clone();
+        record.families.retain(|family| family.name != "cf");
+        crate::catalog::families::create(&mut record, "cf", admin::ColumnFamily::default())?;
+        Ok(record)
+    };
+    tables.update(TABLE, renew).unwrap();
+}
+
 /// A number of days.
 fn length(days: i64) -> Option<prost_types::Duration> {
     Some(prost_types::Duration { seconds: days * 86_400, nanos: 0 })
@@ -263,6 +284,20 @@ fn a_copy_is_independent_and_is_not_copied_again() {
     let late = times::timestamp(place.now() + 31 * DAY);
     let error = place.backups.copy(BACKUP, COPY, Some(&late)).unwrap_err();
     assert_eq!(error.kind(), Code::InvalidArgument);
+}
+
+#[test]
+fn a_copy_goes_on_without_its_source() {
+    let place = place();
+    place.make(BACKUP);
+    let source = place.backups.ready(BACKUP).unwrap();
+    place.backups.delete(BACKUP).unwrap();
+    let expiry = times::timestamp(place.now() + DAY);
+    let copied = place.backups.copy_of(COPY, BACKUP, expiry, source).unwrap();
+    response(&copied).unwrap();
+    let place = place.restart();
+    response(&place.wait(&place.backups.restore(OTHER, COPY).unwrap())).unwrap();
+    assert_eq!(place.value(OTHER).unwrap(), "first");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! When a backup may expire, and when a hot one becomes a standard one: Bigtable's documented limits.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use tepui_bigtable::error::{Error, Result};
@@ -7,6 +8,9 @@ use tepui_bigtable::error::{Error, Result};
 use crate::api::admin::backup::BackupType;
 use crate::api::admin::{self};
 use crate::limits::{BACKUP_COPY_LIFE_MAX, BACKUP_LIFE_MAX, BACKUP_LIFE_MIN, HOT_BACKUP_LIFE_MIN};
+
+/// The seconds that a timestamp of protobuf may have: of the years 1 to 9999.
+const SECONDS: RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
 
 /// Microseconds since 1970 of a timestamp; what lies beyond the range is its end.
 pub fn micros(time: &prost_types::Timestamp) -> i64 {
@@ -92,14 +96,23 @@ pub fn check_hot_to_standard(
 }
 
 fn valid(time: &prost_types::Timestamp, field: &str) -> Result<i64> {
-    if (0..1_000_000_000).contains(&time.nanos) {
-        return Ok(micros(time));
+    if !SECONDS.contains(&time.seconds) {
+        return Err(Error::invalid_argument(format!(
+            "{field} is outside of the years 1 to 9999; its seconds must be from {} to {}",
+            SECONDS.start(),
+            SECONDS.end()
+        )));
     }
-    Err(Error::invalid_argument(format!("{field} has nanos outside of a second")))
+    if !(0..1_000_000_000).contains(&time.nanos) {
+        return Err(Error::invalid_argument(format!("{field} has nanos outside of a second")));
+    }
+    Ok(micros(time))
 }
 
 #[cfg(test)]
 mod tests {
+    use tepui_bigtable::error::Code;
+
     use super::*;
 
     const HOUR: i64 = 3_600 * 1_000_000;
@@ -143,6 +156,19 @@ mod tests {
         for (kind, after) in [(2, Some(DAY - 1)), (1, Some(2 * DAY)), (0, Some(2 * DAY)), (3, None)]
         {
             assert!(asked(kind, after).is_err(), "{kind} {after:?}");
+        }
+    }
+
+    #[test]
+    fn times_are_of_the_years_that_a_timestamp_can_tell() {
+        let last = prost_types::Timestamp { seconds: 253_402_300_799, nanos: 999_999_999 };
+        check_hot_to_standard(&last, BackupType::Hot, 0).unwrap();
+        for seconds in [253_402_300_800, i64::MAX, -62_135_596_801, i64::MIN] {
+            let at = prost_types::Timestamp { seconds, nanos: 0 };
+            let error = check_hot_to_standard(&at, BackupType::Hot, 0).unwrap_err();
+            assert_eq!(error.kind(), Code::InvalidArgument, "{seconds}");
+            let told = error.message();
+            assert!(told.contains("hot_to_standard_time") && told.contains("9999"), "{told}");
         }
     }
 

@@ -1,6 +1,5 @@
 //! All figures of a server, asked for when it is scraped.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use tepui_engine::cache::KindStats;
 use tepui_engine::db::{Engine, Health, HeldBy};
+use tepui_engine::figures::FileFigures;
 use tepui_engine::log::SYNC_BUCKETS_MICROS;
 use tepui_engine::pressure::Behind;
 use tepui_engine::tablet::TabletStats;
@@ -64,10 +64,11 @@ impl Collector for Sources {
         self.memory(&mut out)?;
         self.cache(&mut out)?;
         let tablets: Vec<_> = self.engine.tablets().iter().map(|tablet| tablet.stats()).collect();
-        tell_tablets(&tablets, &mut out)?;
+        let files = self.engine.file_figures();
+        tell_tablets(&tablets, &files, &mut out)?;
         self.background(&mut out)?;
         self.log(&mut out)?;
-        self.values(&tablets, &mut out)?;
+        self.values(&files, &mut out)?;
         self.backups(&mut out)?;
         self.device(&mut out)
     }
@@ -377,11 +378,10 @@ impl Sources {
         metric.encode_histogram::<NoLabelSet>(seconds, figures.syncs, &buckets, None)
     }
 
-    fn values(&self, tablets: &[TabletStats], out: &mut Out<'_>) -> Result<(), fmt::Error> {
-        let sum = |get: fn(&TabletStats) -> u64| tablets.iter().map(get).sum::<u64>();
-        let files = sum(|t| t.value_files) as f64;
-        out.gauge("value_files", "files of values outside of SSTs", files)?;
-        let (bytes, garbage) = (sum(|t| t.value_file_bytes), sum(|t| t.value_garbage_bytes));
+    fn values(&self, files: &FileFigures, out: &mut Out<'_>) -> Result<(), fmt::Error> {
+        let count = files.value_files as f64;
+        out.gauge("value_files", "files of values outside of SSTs", count)?;
+        let (bytes, garbage) = (files.value_file_bytes, files.value_garbage_bytes);
         let states = [("live", bytes.saturating_sub(garbage)), ("garbage", garbage)];
         out.gauges(
             ("value_bytes", "bytes of these files by whether a record leads to them"),
@@ -427,22 +427,20 @@ impl Sources {
     }
 }
 
-fn tell_tablets(tablets: &[TabletStats], out: &mut Out<'_>) -> Result<(), fmt::Error> {
-    let mut levels: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
-    for stats in tablets {
-        let bytes = stats.level_bytes.iter().copied();
-        for (level, (files, bytes)) in stats.level_files.iter().zip(bytes).enumerate() {
-            let sum = levels.entry(level).or_default();
-            *sum = (sum.0 + *files as u64, sum.1 + bytes);
-        }
+fn tell_tablets(
+    tablets: &[TabletStats],
+    files: &FileFigures,
+    out: &mut Out<'_>,
+) -> Result<(), fmt::Error> {
+    fn by_level(figures: &[u64]) -> impl Iterator<Item = (Labels<1>, f64)> + '_ {
+        let figures = figures.iter().enumerate();
+        figures.map(|(level, figure)| (label("level", level.to_string()), *figure as f64))
     }
     out.gauge("tablets", "tablets", tablets.len() as f64)?;
     let help = "records in files and memtables, those hidden by others included";
     out.gauge("records", help, tablets.iter().map(|t| t.records).sum::<u64>() as f64)?;
-    let files = levels.iter().map(|(l, sum)| (label("level", l.to_string()), sum.0 as f64));
-    out.gauges(("level_files", "files by level"), files)?;
-    let bytes = levels.iter().map(|(l, sum)| (label("level", l.to_string()), sum.1 as f64));
-    out.gauges(("level_bytes", "bytes of files by level"), bytes)?;
+    out.gauges(("level_files", "files by level"), by_level(&files.level_files))?;
+    out.gauges(("level_bytes", "bytes of files by level"), by_level(&files.level_bytes))?;
     let sublevels = tablets.iter().map(|t| t.sublevels).max().unwrap_or(0);
     let help = "sublevels of level 0 in the tablet that has most of them";
     out.gauge("sublevels_max", help, sublevels as f64)?;

@@ -143,7 +143,7 @@ impl InstanceAdminService {
             let tables = service.tables.list(parent, None, usize::MAX);
             let sizes = tables.iter().map(|entry| {
                 let tablets = entry.table.tablets().map(|(_, tablet)| tablet.stats());
-                (entry.record.name.clone(), tablets.map(|stats| stats.sst_bytes).sum())
+                (entry.record.name.clone(), tablets.map(|stats| stats.stored_bytes()).sum())
             });
             let metadata = admin::CreateClusterMetadata {
                 tables: clusters::copied(sizes),

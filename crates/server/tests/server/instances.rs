@@ -494,3 +494,36 @@ async fn hot_tablets_are_asked_for_by_cluster_and_time() {
     }
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_new_cluster_tells_of_the_large_values_of_tables_too() {
+    let server = start(&memory()).await;
+    server.instances().create_instance(create_request("large")).await.unwrap();
+    let instance = format!("{PARENT}/instances/large");
+    let table = server.create_table(&instance).await.unwrap().name;
+    // Does not compress.
+    let mut x = 1u32;
+    let mut byte = || {
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (x >> 24) as u8
+    };
+    let value: Vec<u8> = std::iter::repeat_with(&mut byte).take(100 << 10).collect();
+    let request = v2::MutateRowRequest {
+        table_name: table.clone(),
+        row_key: Bytes::from_static(b"row"),
+        mutations: vec![set_cell("cf", &value)],
+        ..Default::default()
+    };
+    server.data().mutate_row(request).await.unwrap();
+    server.running.engine().compact_fully().unwrap();
+    let request = admin::CreateClusterRequest {
+        parent: instance,
+        cluster_id: "c3".to_owned(),
+        cluster: Some(cluster("zone-c")),
+    };
+    let created = server.instances().create_cluster(request).await.unwrap().into_inner();
+    let metadata: admin::CreateClusterMetadata = unpack(created.metadata, "CreateClusterMetadata");
+    let bytes = metadata.tables[&table].estimated_size_bytes;
+    assert!((100 << 10..110 << 10).contains(&bytes), "{bytes}");
+    server.stop().await;
+}

@@ -254,6 +254,46 @@ async fn metrics_tell_of_large_values_and_of_all_memory() {
 }
 
 #[tokio::test]
+async fn metrics_count_the_files_of_a_restored_table_once() {
+    let server = start_with(&memory(), serve_metrics).await;
+    server.create(&[]).await;
+    server.set("row", &[5; 20 << 10]).await.unwrap();
+    server.running.engine().compact_fully().unwrap();
+    let files = async || {
+        let (_, metrics) = scrape(&server, "/metrics").await;
+        ["level_files", "level_bytes", "value_files", "value_bytes"]
+            .map(|name| sample(&metrics, &format!("tepui_{name}")))
+    };
+    let before = files().await;
+    assert!(before.iter().all(|figure| *figure > 0), "{before:?}");
+    let done = async |operation: longrunning::Operation| {
+        let wait = longrunning::WaitOperationRequest { name: operation.name, timeout: None };
+        let done = server.operations().wait_operation(wait).await.unwrap().into_inner();
+        assert!(matches!(done.result, Some(longrunning::operation::Result::Response(_))));
+    };
+    let seconds = server.running.engine().clock().now_micros() / 1_000_000 + 12 * 3_600;
+    let create = admin::CreateBackupRequest {
+        parent: format!("{INSTANCE}/clusters/c"),
+        backup_id: "b".to_owned(),
+        backup: Some(admin::Backup {
+            source_table: TABLE.to_owned(),
+            expire_time: Some(prost_types::Timestamp { seconds, nanos: 0 }),
+            ..Default::default()
+        }),
+    };
+    done(server.tables().create_backup(create).await.unwrap().into_inner()).await;
+    let source = format!("{INSTANCE}/clusters/c/backups/b");
+    let restore = admin::RestoreTableRequest {
+        parent: INSTANCE.to_owned(),
+        table_id: "restored".to_owned(),
+        source: Some(admin::restore_table_request::Source::Backup(source)),
+    };
+    done(server.tables().restore_table(restore).await.unwrap().into_inner()).await;
+    assert_eq!(files().await, before);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_failed_sync_shows_with_its_reason_in_health_and_metrics() {
     let (env, faults) = with_faults(&memory());
     let server = start_with(&env, serve_metrics).await;

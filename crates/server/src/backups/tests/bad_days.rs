@@ -421,3 +421,34 @@ fn a_family_that_came_while_a_backup_waited_for_the_next_server_is_in_it_and_its
         ["cf", "new", "newer"].map(|name| entry.record.family(name).map(|family| family.id)).into();
     assert_eq!(numbers, [Some(1), Some(2), Some(3)]);
 }
+
+#[test]
+fn a_backup_during_which_a_family_is_dropped_fails_and_leaves_nothing_and_the_next_one_is_made() {
+    let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    let place = with_table(Arc::new(faults.clone()));
+    drop_family_at_flush(&place, &faults);
+    let started = place.backups.create(BACKUP, &place.asked(10 * HOUR)).unwrap();
+    let done = place.wait(&started);
+    faults.before_sync(None);
+    assert_eq!(response(&done), Err(i32::from(tonic::Code::Aborted)));
+    let Some(operation::Result::Error(status)) = done.result else { panic!("no error") };
+    assert!(status.message.contains("\"cf\" was dropped"), "{}", status.message);
+    place.idle();
+    assert_eq!(place.backups.get(BACKUP).unwrap_err().kind(), Code::NotFound);
+    assert!(place.engine.backups().is_empty());
+    place.make(BACKUP);
+}
+
+#[test]
+fn a_backup_that_waits_for_the_next_server_fails_where_a_family_was_dropped_meanwhile() {
+    let (place, started) = interrupted(|_| {});
+    renew_family(&place.tables);
+    place.backups.resume().unwrap();
+    assert_eq!(response(&place.wait(&started)), Err(i32::from(tonic::Code::Aborted)));
+    place.idle();
+    assert_eq!(place.backups.get(BACKUP).unwrap_err().kind(), Code::NotFound);
+    assert!(place.engine.backups().is_empty());
+    let place = place.restart();
+    place.backups.resume().unwrap();
+    place.make(BACKUP);
+}

@@ -63,6 +63,52 @@ fn automated_backups_are_hot_for_as_long_as_their_policy_says() {
 }
 
 #[test]
+fn the_age_is_that_of_an_automated_backup_as_soon_as_it_is_made() {
+    let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    let place = with_table(Arc::new(faults.clone()));
+    place.pass(9 * DAY);
+    place.set_policy(Some(3));
+    // It is made after the end of the sweep that begins it.
+    let (end, swept) = std::sync::mpsc::channel::<()>();
+    let swept = std::sync::Mutex::new(swept);
+    let hook = move |path: &Path| {
+        if path.to_string_lossy().contains("/backups/") {
+            // An error once it is over.
+            let _over = swept.lock().unwrap().recv();
+        }
+    };
+    faults.before_sync(Some(Arc::new(hook)));
+    place.backups.sweep();
+    let figures = place.backups.figures();
+    assert_eq!((figures.ready, figures.creating), (0, 1));
+    assert_eq!(figures.automated_age_micros, 9 * DAY as u64, "the table has none yet");
+    drop(end);
+    place.idle();
+    let figures = place.backups.figures();
+    assert_eq!((figures.ready, figures.creating), (1, 0));
+    assert_eq!(figures.automated_age_micros, 0);
+}
+
+#[test]
+fn an_automated_backup_during_which_a_family_is_dropped_is_made_at_the_next_sweep() {
+    let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    let place = with_table(Arc::new(faults.clone()));
+    place.set_policy(Some(3));
+    drop_family_at_flush(&place, &faults);
+    place.backups.sweep();
+    place.idle();
+    faults.before_sync(None);
+    let made = |place: &Place| place.names(&listing("projects/p/instances/i/clusters/-")).0.len();
+    assert_eq!(made(&place), 0);
+    assert!(place.engine.backups().is_empty());
+    place.pass(60_000_000);
+    place.swept();
+    assert_eq!(made(&place), 1);
+    let failures = place.backups.figures().failures;
+    assert!(failures.iter().all(|(_, count)| *count == 0), "a client dropped it: {failures:?}");
+}
+
+#[test]
 fn a_clock_that_was_ahead_once_does_not_end_automated_backups() {
     let place = place();
     place.set_policy(Some(3));
