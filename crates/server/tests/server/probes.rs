@@ -257,7 +257,7 @@ async fn metrics_tell_of_large_values_and_of_all_memory() {
 async fn metrics_count_the_files_of_a_restored_table_once() {
     let server = start_with(&memory(), serve_metrics).await;
     server.create(&[]).await;
-    server.set("row", &[5; 20 << 10]).await.unwrap();
+    server.set("row", &vec![5; 20 << 10]).await.unwrap();
     server.running.engine().compact_fully().unwrap();
     let files = async || {
         let (_, metrics) = scrape(&server, "/metrics").await;
