@@ -235,7 +235,7 @@ impl Engine {
             // What names them may be older than the files: then the others are what came after it.
             tracing::warn!(
                 missing = lacks,
-                "manifests name SSTs that are missing: files that nothing names are kept, until `tepui repair` has looked at them"
+                "manifests name SSTs that are missing: files that nothing names are kept meanwhile; `tepui repair` sets them aside"
             );
         }
         let keeps_unnamed = lists_lost || lacks > 0;

@@ -53,7 +53,7 @@ use super::shape::{
 use super::sublevels::{self, overlapping};
 use crate::cell::{RowRange, Seq};
 use crate::manifest::{SstRef, Version};
-use crate::options::{CompactionStyle, EngineOptions};
+use crate::options::{CompactionStyle, EngineOptions, TIERED_RUNS_MAX};
 use crate::sst::FileId;
 
 /// Sublevels that a merge within level 0 makes one of, at least. Fewer would not make reads noticeably cheaper.
@@ -540,10 +540,19 @@ fn runs(level_zero: &LevelZero<'_>) -> Vec<AgeRun> {
     runs
 }
 
-/// The runs next to each other in age that take the fewest bytes for each run less.
+/// The runs next to each other in age that take the fewest bytes for each run less, where there are too many, with those counted as one that
+/// others have: else what is left, which is the larger runs, would be merged beside each merge of small ones.
 fn pick_runs(version: &Version, shape: &Shape, busy: &Busy) -> Option<Pick> {
     let runs = runs(&LevelZero::new(version, shape));
     let is_free = |run: &&AgeRun| !busy.has_any(&run.files);
+    let groups = runs.chunk_by(|a, b| !is_free(&a) && !is_free(&b));
+    let depths = groups.map(|group| match group {
+        [run] if is_free(&run) => run.depth,
+        _ => 1,
+    });
+    if depths.sum::<usize>() < TIERED_RUNS_MAX {
+        return None;
+    }
     let mut best: Option<(f64, std::ops::Range<usize>)> = None;
     for start in 0..runs.len() {
         let (mut bytes, mut depth) = (0, 0);

@@ -21,7 +21,7 @@ pub(crate) const MOVE_FILES_MAX: u64 = 4;
 
 /// Percent of all bytes in value files that the garbage of sparse ones must be to be reclaimed for its own sake.
 /// Less would rewrite SSTs for little; more would let space go that a tablet, which is no longer written to,
-/// never gets back otherwise.
+/// never gets back otherwise; see also [`RECLAIM_COST_MAX`].
 const RECLAIM_PERCENT: u64 = 10;
 
 /// Bytes of SSTs that are rewritten for a byte of garbage, at most. Less would let much of it lie in tables of which a tenth are large
@@ -75,19 +75,22 @@ pub(crate) fn pick_to_reclaim(
     if !bytes.is_due() {
         return None;
     }
+    let worth = |frees: u64| if tight { u64::MAX } else { frees.saturating_mul(RECLAIM_COST_MAX) };
     let mut candidates: Vec<(u64, &Arc<SstRef>)> = version
         .ssts()
         .filter(|file| (1..=LAST_LEVEL).contains(&file.level) && !busy.files.contains(&file.id))
-        .map(|file| (sparse(file.id).named, file))
-        .filter(|(bytes, _)| *bytes > 0)
+        .map(|file| (sparse(file.id), file))
+        // One that is cut goes with its other parts, and with what lies between them.
+        .filter(|(share, file)| file.is_cut() || file.bytes <= worth(share.frees))
+        .map(|(share, file)| (share.named, file))
+        .filter(|(named, _)| *named > 0)
         .collect();
     candidates.sort_by_key(|(bytes, file)| (std::cmp::Reverse(*bytes), file.id));
     candidates.into_iter().find_map(|(_, file)| {
         let pick = complete(version, Reason::Reclaim, twins(version, file), file.level, busy)?;
         let files: HashSet<FileId> = pick.inputs.iter().map(|file| file.id).collect();
         let frees = files.into_iter().map(|id| sparse(id).frees).fold(0, u64::saturating_add);
-        let is_worth = tight || pick.input_bytes() <= frees.saturating_mul(RECLAIM_COST_MAX);
-        is_worth.then_some(pick)
+        (pick.input_bytes() <= worth(frees)).then_some(pick)
     })
 }
 

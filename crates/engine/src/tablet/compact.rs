@@ -192,9 +192,11 @@ impl Tablet {
         if idle && self.memory_may_hold_garbage(&schema, self.core.expiry_micros(), eager) {
             self.rotate_now();
         }
-        jobs.rests_until.retain(|_, until| *until > now);
-        let resting: HashSet<FileId> = jobs.rests_until.keys().copied().collect();
         let view = self.view.load_full();
+        let tight = self.core.space.is_tight();
+        let rest = collect::rest(&schema, view.version.total_bytes(), tight);
+        jobs.collected.retain(|_, at| at.saturating_add(rest) > now);
+        let resting: HashSet<FileId> = jobs.collected.keys().copied().collect();
         let properties = properties_of(&view);
         let freed = |id: FileId| match view.file(id) {
             Ok(file) if !file.is_needed_elsewhere() => {
@@ -219,7 +221,7 @@ impl Tablet {
             idle: idle && view.waiting.is_empty(),
             eager,
             tablet_bytes: view.version.total_bytes(),
-            tight: self.core.space.is_tight(),
+            tight,
             rewrite_age_micros: i64::try_from(rewrite_age_micros).unwrap_or(i64::MAX),
             resting: &resting,
             dues,
@@ -465,7 +467,9 @@ impl Claim {
                 {
                     let view = tablet.view.load();
                     let failed = &mut jobs.failed_for_space;
-                    failed.retain(|id, _| view.files.contains_key(id));
+                    failed.retain(|id, (until, _)| {
+                        view.files.contains_key(id) && *until + ALONE_WAIT_MICROS_MAX > now
+                    });
                     for file in &self.pick.inputs {
                         let last = failed.get(&file.id).map_or(0, |(_, wait)| *wait);
                         let longer = if put_off { 0 } else { last.saturating_mul(2) };
@@ -669,9 +673,7 @@ impl Claim {
             let now = tablet.core.env.clock.monotonic_micros();
             let mut jobs = tablet.jobs();
             if in_place {
-                let bytes = tablet.version().total_bytes();
-                let until = now + collect::rest(of.schema, bytes, tablet.core.space.is_tight());
-                jobs.rests_until.extend(output.files.iter().map(|f| (f.id, until)));
+                jobs.collected.extend(output.files.iter().map(|f| (f.id, now)));
             } else {
                 let latest = now.saturating_add(collect::eager_wait(COLLECT_EAGER_BYTES));
                 let at = jobs.eager_at.max(now).saturating_add(collect::eager_wait(written));

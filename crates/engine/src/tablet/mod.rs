@@ -150,8 +150,8 @@ struct Jobs {
     drops: VecDeque<Excised>,
     /// Drops before these.
     drops_before: u64,
-    /// Files that garbage collection has just written, and until when it leaves them alone (monotonic micros).
-    rests_until: HashMap<FileId, u64>,
+    /// Files that garbage collection has written, and when (monotonic micros): it leaves them alone for a while.
+    collected: HashMap<FileId, u64>,
     /// When garbage collection finds something in its files.
     dues: dues::KnownDues,
     /// Files whose compaction failed, and when to try again (monotonic micros).
@@ -275,7 +275,7 @@ impl Tablet {
         self.schema.store(Some(schema));
         let mut jobs = self.jobs();
         (jobs.collect_at, jobs.expired_at, jobs.eager_at) = (0, 0, 0);
-        jobs.rests_until.clear();
+        jobs.collected.clear();
         jobs.collector.begin_anew();
         drop(jobs);
         self.core.bell.ring();
