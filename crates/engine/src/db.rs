@@ -227,8 +227,8 @@ impl Engine {
         }
         // A backup's number is greater than all in its list.
         floor = backups.damaged.iter().map(|id| id.0).fold(floor, u64::max);
-        let ssts = numbers(files.as_ref(), &layout.ssts(), ".sst")?;
-        let values = numbers(files.as_ref(), &layout.values(), ".val")?;
+        let ssts = layout.ssts_there(files.as_ref())?;
+        let values = layout.values_there(files.as_ref())?;
         floor = ssts.iter().chain(&values).copied().fold(floor, u64::max);
         let lacks = named.iter().filter(|id| !ssts.contains(id)).count();
         if lacks > 0 {
@@ -304,7 +304,7 @@ impl Engine {
             }
             let mut removed = 0;
             if !keeps_unnamed {
-                for id in ssts.difference(&named) {
+                for id in ssts.iter().filter(|id| !named.contains(id)) {
                     files.remove(&core.layout.sst(*id))?;
                     removed += 1;
                 }
@@ -705,12 +705,6 @@ fn remove_tablet(files: &dyn Files, dir: &Path) -> Result<()> {
         files.remove(&dir.join(&entry.name))?;
     }
     files.remove_dir(dir)
-}
-
-/// Of the files of a directory, those that are numbered.
-fn numbers(files: &dyn Files, dir: &Path, suffix: &str) -> Result<HashSet<u64>> {
-    let entries = files.list(dir)?;
-    Ok(entries.iter().filter_map(|entry| parse_number(&entry.name, "", suffix)).collect())
 }
 
 /// Tells of a long replay every tenth of it.

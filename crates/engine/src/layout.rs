@@ -15,6 +15,7 @@
 //! ```
 //! Numbers are 16 hex digits, so that name order is number order.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::backup::BackupId;
@@ -102,6 +103,16 @@ impl Layout {
         self.ssts().join(format!("{id:016x}.sst"))
     }
 
+    /// The SSTs that are there.
+    pub(crate) fn ssts_there(&self, files: &dyn Files) -> Result<BTreeSet<FileId>> {
+        numbers(files, &self.ssts(), ".sst")
+    }
+
+    /// The value files that are there.
+    pub(crate) fn values_there(&self, files: &dyn Files) -> Result<BTreeSet<FileId>> {
+        numbers(files, &self.values(), ".val")
+    }
+
     /// The directory of value files.
     pub fn values(&self) -> PathBuf {
         self.root.join("values")
@@ -181,6 +192,12 @@ fn first_of(files: &dyn Files, dir: &Path, is_it: fn(&str) -> bool) -> Result<Op
     }
     let found = files.list(dir)?.into_iter().find(|entry| is_it(&entry.name));
     Ok(found.map(|entry| dir.join(entry.name)))
+}
+
+/// The numbers of the files of a directory that end so, in their order.
+fn numbers(files: &dyn Files, dir: &Path, suffix: &str) -> Result<BTreeSet<u64>> {
+    let entries = files.list(dir)?;
+    Ok(entries.iter().filter_map(|entry| parse_number(&entry.name, "", suffix)).collect())
 }
 
 /// The number of a file named `<prefix><16 hex digits><suffix>`.

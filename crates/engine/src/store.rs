@@ -12,7 +12,7 @@ use crate::cache::BlockCache;
 use crate::error::{Error, ErrorKind, Result};
 use crate::holdings::Holdings;
 use crate::io::{Env, Removed};
-use crate::layout::{Layout, parse_number};
+use crate::layout::Layout;
 use crate::manifest::SstRef;
 use crate::sst::{FileId, SstReader};
 use crate::values::{UnknownNames, ValueFile, ValueStore};
@@ -158,12 +158,9 @@ impl SstStore {
 
     /// Keeps every SST and every value file that is there, as long as this runs: a backup whose list cannot be read now may need it.
     pub(crate) fn keep_all(&self) -> Result<()> {
-        let ids = |dir: &Path, suffix: &str| -> Result<Vec<FileId>> {
-            let entries = self.env.files.list(dir)?;
-            Ok(entries.iter().filter_map(|entry| parse_number(&entry.name, "", suffix)).collect())
-        };
-        self.keep(ids(&self.layout.ssts(), ".sst")?);
-        self.values.keep(ids(&self.layout.values(), ".val")?);
+        let files = self.env.files.as_ref();
+        self.keep(self.layout.ssts_there(files)?);
+        self.values.keep(self.layout.values_there(files)?);
         Ok(())
     }
 

@@ -43,7 +43,7 @@ const EAGER_BYTES_PER_SECOND: u64 = 256 << 10;
 /// How long what a collection has written is left alone at least, in microseconds. Where cells expire all the time
 /// there is always one more; a small tablet would be rewritten without a pause. Shorter wears the disk,
 /// longer keeps garbage: with the interval of looking it must stay well under a minute.
-pub(crate) const COLLECTED_WAIT_MICROS: u64 = 30_000_000;
+const COLLECTED_WAIT_MICROS: u64 = 30_000_000;
 
 /// The part of the age of its rule for which a cell may stay beyond it: a tenth. So much more is on disk at most for what rewrites
 /// less, where cells come and expire evenly.

@@ -304,8 +304,10 @@ pub(super) fn pick_file(
     busy: &Busy,
 ) -> Option<Pick> {
     if file.level == 0 {
-        let waits = busy.no_extras;
-        return (!waits).then(|| pick_l0(version, shape, reason, Some(file.id), busy)).flatten();
+        if busy.no_extras {
+            return None;
+        }
+        return pick_l0(version, shape, reason, Some(file.id), busy);
     }
     if busy.files.contains(&file.id) {
         return None;

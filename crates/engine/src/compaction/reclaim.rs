@@ -76,16 +76,16 @@ pub(crate) fn pick_to_reclaim(
         return None;
     }
     let worth = |frees: u64| if tight { u64::MAX } else { frees.saturating_mul(RECLAIM_COST_MAX) };
-    let mut candidates: Vec<(u64, &Arc<SstRef>)> = version
+    let mut candidates: Vec<(SparseShare, &Arc<SstRef>)> = version
         .ssts()
         .filter(|file| (1..=LAST_LEVEL).contains(&file.level) && !busy.files.contains(&file.id))
         .map(|file| (sparse(file.id), file))
         // One that is cut goes with its other parts, and with what lies between them.
-        .filter(|(share, file)| file.is_cut() || file.bytes <= worth(share.frees))
-        .map(|(share, file)| (share.named, file))
-        .filter(|(named, _)| *named > 0)
+        .filter(|(share, file)| {
+            share.named > 0 && (file.is_cut() || file.bytes <= worth(share.frees))
+        })
         .collect();
-    candidates.sort_by_key(|(bytes, file)| (std::cmp::Reverse(*bytes), file.id));
+    candidates.sort_by_key(|(share, file)| (std::cmp::Reverse(share.named), file.id));
     candidates.into_iter().find_map(|(_, file)| {
         let pick = complete(version, Reason::Reclaim, twins(version, file), file.level, busy)?;
         let files: HashSet<FileId> = pick.inputs.iter().map(|file| file.id).collect();

@@ -193,8 +193,8 @@ impl Tablet {
             self.rotate_now();
         }
         let view = self.view.load_full();
-        let tight = self.core.space.is_tight();
-        let rest = collect::rest(&schema, view.version.total_bytes(), tight);
+        let (tablet_bytes, tight) = (view.version.total_bytes(), self.core.space.is_tight());
+        let rest = collect::rest(&schema, tablet_bytes, tight);
         jobs.collected.retain(|_, at| at.saturating_add(rest) > now);
         let resting: HashSet<FileId> = jobs.collected.keys().copied().collect();
         let properties = properties_of(&view);
@@ -220,7 +220,7 @@ impl Tablet {
             now_micros: self.core.expiry_micros(),
             idle: idle && view.waiting.is_empty(),
             eager,
-            tablet_bytes: view.version.total_bytes(),
+            tablet_bytes,
             tight,
             rewrite_age_micros: i64::try_from(rewrite_age_micros).unwrap_or(i64::MAX),
             resting: &resting,
@@ -375,6 +375,11 @@ impl Tablet {
     }
 }
 
+/// How long what nobody waits for is left alone after another failure, by the last time.
+fn longer_wait(last: u64) -> u64 {
+    last.saturating_mul(2).clamp(FAILED_WAIT_MICROS, ALONE_WAIT_MICROS_MAX)
+}
+
 /// What is the same for all parts of a compaction that are installed.
 struct Installs<'a> {
     job: &'a RunningJob<'a>,
@@ -436,16 +441,20 @@ impl Claim {
             let until = now + FAILED_WAIT_MICROS;
             // A damaged file below keeps nobody from writing.
             let concerns_writers = of_level_zero || error.kind() != ErrorKind::Corruption;
+            // The files of level 0 that these would take with them may have room without what they were picked for.
+            let extra_put_off = put_off
+                && of_level_zero
+                && matches!(
+                    self.pick.reason,
+                    Reason::Tattered
+                        | Reason::Hollow
+                        | Reason::Dense
+                        | Reason::Collect
+                        | Reason::Old
+                );
             // Nobody waits for them.
-            let is_extra =
-                matches!(self.pick.reason, Reason::Reads | Reason::Crowd | Reason::Expired);
-            // Nor for these: the files of level 0 that they would take with them may have room without what they were picked for.
-            let for_space = matches!(
-                self.pick.reason,
-                Reason::Tattered | Reason::Hollow | Reason::Dense | Reason::Collect | Reason::Old
-            );
-            let extra_put_off = put_off && of_level_zero && for_space;
-            let is_extra = is_extra || extra_put_off;
+            let is_extra = extra_put_off
+                || matches!(self.pick.reason, Reason::Reads | Reason::Crowd | Reason::Expired);
             if concerns_writers && !is_extra && !(put_off && self.pick.reason == Reason::Full) {
                 let work = if of_level_zero { Work::LevelZero } else { Work::Below };
                 tablet.note_setback(work, error);
@@ -465,17 +474,7 @@ impl Claim {
                 Reason::Reclaim | Reason::Collect | Reason::Hollow | Reason::Old
                     if !of_level_zero =>
                 {
-                    let view = tablet.view.load();
-                    let failed = &mut jobs.failed_for_space;
-                    failed.retain(|id, (until, _)| {
-                        view.files.contains_key(id) && *until + ALONE_WAIT_MICROS_MAX > now
-                    });
-                    for file in &self.pick.inputs {
-                        let last = failed.get(&file.id).map_or(0, |(_, wait)| *wait);
-                        let longer = if put_off { 0 } else { last.saturating_mul(2) };
-                        let wait = longer.clamp(FAILED_WAIT_MICROS, ALONE_WAIT_MICROS_MAX);
-                        failed.insert(file.id, (now.saturating_add(wait), wait));
-                    }
+                    self.note_failed_for_space(&mut jobs, now, put_off);
                 }
                 Reason::L0 if put_off => {
                     jobs.column_too_large = Some((self.pick.input_bytes(), until));
@@ -521,11 +520,24 @@ impl Claim {
         result
     }
 
+    /// Its files wait twice as long as the last time before they are rewritten for what that frees, but where room was all that it lacked.
+    fn note_failed_for_space(&self, jobs: &mut super::Jobs, now: u64, put_off: bool) {
+        let view = self.tablet.view.load();
+        let failed = &mut jobs.failed_for_space;
+        failed.retain(|id, (until, _)| {
+            view.files.contains_key(id) && *until + ALONE_WAIT_MICROS_MAX > now
+        });
+        for file in &self.pick.inputs {
+            let last = failed.get(&file.id).filter(|_| !put_off).map_or(0, |(_, wait)| *wait);
+            let wait = longer_wait(last);
+            failed.insert(file.id, (now.saturating_add(wait), wait));
+        }
+    }
+
     /// Now that its merge has failed: it waits twice as long as the last time. Newer flushes that failed with those that had failed
     /// before are not to blame.
     fn failed_crowd(&self, jobs: &super::Jobs, now: u64) -> FailedCrowd {
-        let last = jobs.failed_crowd.map_or(0, |failed| failed.wait);
-        let wait = last.saturating_mul(2).clamp(FAILED_WAIT_MICROS, ALONE_WAIT_MICROS_MAX);
+        let wait = longer_wait(jobs.failed_crowd.map_or(0, |failed| failed.wait));
         let again = jobs.failed_crowd.filter(|failed| failed.is_among(&self.pick.inputs));
         let newest = self.pick.inputs.iter().map(|file| file.max_seq).max().unwrap_or(0);
         let last_seq = again.map_or(newest, |failed| failed.last_seq);

@@ -15,7 +15,7 @@ use super::{ValuePointer, ValueReader};
 use crate::error::{Error, ErrorKind, Result};
 use crate::holdings::Holdings;
 use crate::io::Env;
-use crate::layout::{Layout, parse_number};
+use crate::layout::Layout;
 use crate::sst::FileId;
 use crate::store::Removable;
 
@@ -274,8 +274,7 @@ impl ValueStore {
         }
         let named = lock(&self.holdings).needed();
         let mut removed = 0;
-        for entry in self.env.files.list(&self.layout.values())? {
-            let Some(id) = parse_number(&entry.name, "", ".val") else { continue };
+        for id in self.layout.values_there(self.env.files.as_ref())? {
             if !named.contains(&id) {
                 self.env.files.remove(&self.layout.value(id))?;
                 removed += 1;
