@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -40,15 +41,18 @@ use crate::turn::{Turn, others_first};
 const POINT_READS_MAX: usize = 16;
 
 /// Single rows that are read at once at the beginning, while it is not known how large they are. Each that was read lets
-/// twice as many be under way, up to [`POINT_READS_MAX`], as far as [`POINT_READS_BYTES`] allows. Sixteen at once would take
+/// twice as many be under way, up to [`POINT_READS_MAX`], as far as [`POINT_READS_BYTES_MAX`] allows. Sixteen at once would take
 /// 4 GiB where all are as large as rows may be, and what a table's rows have on average says nothing of those that
 /// are asked for. With two, sixteen small rows would wait for the device three times, with four twice: these let sixteen
 /// be under way, and so the other twelve.
 const POINT_READS_FIRST: usize = 4;
 
-/// Bytes of rows that are read ahead, roughly: rows as large as the largest so far are read ahead only
-/// as far as this.
-const POINT_READS_BYTES: usize = 16 << 20;
+/// Bytes of rows that are read ahead, roughly, at most: rows as large as the largest so far are read ahead only
+/// as far as this, or as the caller has room for.
+const POINT_READS_BYTES_MAX: usize = 16 << 20;
+
+/// The same, at least, however little room the caller has: sixteen rows of 4 KiB.
+const POINT_READS_BYTES_MIN: usize = 64 << 10;
 
 /// Rows looked at between two messages, at most. A filter that lets nothing pass thus still tells the
 /// client where a retry may start, and gives the thread back to others.
@@ -163,18 +167,7 @@ pub struct ReadRows {
 impl ReadRows {
     pub(crate) fn new(plan: Plan) -> Self {
         let Plan { pieces, selection, families, rng, reverse, .. } = plan;
-        let reader = RowReader {
-            pieces,
-            shared_projection: None,
-            reverse,
-            points: None,
-            asked: VecDeque::new(),
-            scan: None,
-            point_reads_max: POINT_READS_FIRST,
-            largest_row_bytes: 1,
-            scan_start_bytes: projection_bytes(selection.projection()),
-            tablet: None,
-        };
+        let reader = RowReader::new(pieces, reverse, selection.projection());
         let chunker = Chunker::new(families, plan.large_rows);
         let responder = Responder::new(selection, chunker, rng, plan.rows_limit);
         let stats = plan.stats_clock.map(|clock| {
@@ -319,6 +312,29 @@ impl ReadRows {
         self.responder.chunker.has_ready()
     }
 
+    /// Bytes of the rows that were read ahead, and of those that are being read, as if these were as large as the largest so far.
+    pub fn ahead_bytes(&self) -> usize {
+        self.reader.as_ref().map_or(0, RowReader::ahead_bytes)
+    }
+
+    /// Reads no more ahead than so many bytes, roughly, but for rows that are small.
+    pub fn read_ahead_at_most(&mut self, bytes: usize) {
+        if let Some(reader) = &mut self.reader {
+            reader.ahead_bytes_max = bytes.clamp(POINT_READS_BYTES_MIN, POINT_READS_BYTES_MAX);
+        }
+    }
+
+    /// Lets go of the rows that were read ahead, for which there is no room, and reads half as far ahead from now on. They
+    /// are read again.
+    pub fn drop_ahead(&mut self) {
+        if let Some(reader) = &mut self.reader
+            && reader.drop_ahead()
+        {
+            let half = reader.ahead_bytes_max / 2;
+            self.read_ahead_at_most(half);
+        }
+    }
+
     /// Lets go of what the engine holds for this read: memtables and files of the moment at which it began, blocks,
     /// rows read ahead. The next message finds the place again. For a client that does not read on.
     ///
@@ -337,13 +353,45 @@ impl fmt::Debug for ReadRows {
     }
 }
 
-type PointRead = BoxFuture<'static, tepui_engine::Result<Seen>>;
+/// With the bytes of the row.
+type PointRead = BoxFuture<'static, tepui_engine::Result<(Seen, usize)>>;
+
+/// What reads of single rows share.
+struct Points {
+    /// What the engine is asked for.
+    projection: Projection,
+    /// Reads that were begun and are not done.
+    under_way: AtomicUsize,
+    /// Bytes of the rows that were read and not taken.
+    read_bytes: AtomicUsize,
+}
+
+impl Points {
+    async fn read(
+        self: Arc<Self>,
+        tablet: Arc<Tablet>,
+        row: Bytes,
+    ) -> tepui_engine::Result<(Seen, usize)> {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        let seen = read_point(tablet, row, &self.projection).await;
+        let bytes = seen.as_ref().map_or(0, Seen::row_bytes);
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
+        seen.map(|seen| (seen, bytes))
+    }
+
+    /// All of them were let go of.
+    fn forget(&self) {
+        self.under_way.store(0, Ordering::Relaxed);
+        self.read_bytes.store(0, Ordering::Relaxed);
+    }
+}
 
 /// Rows out of the engine, piece by piece.
 struct RowReader {
     pieces: Pieces<Arc<Tablet>>,
-    /// What the engine is asked for, as `points` have it.
-    shared_projection: Option<Arc<Projection>>,
+    /// What `points` share.
+    shared: Option<Arc<Points>>,
     reverse: bool,
     /// Single rows being read, in order; made for the first run of them. Empty while `scan` is some.
     points: Option<FuturesOrdered<PointRead>>,
@@ -355,6 +403,8 @@ struct RowReader {
     point_reads_max: usize,
     /// Bytes of the largest single row so far.
     largest_row_bytes: usize,
+    /// Bytes of rows to read ahead, at most.
+    ahead_bytes_max: usize,
     /// Bytes that the start of a scan copies.
     scan_start_bytes: usize,
     /// The tablet that was read last.
@@ -394,6 +444,22 @@ impl Scan {
 }
 
 impl RowReader {
+    fn new(pieces: Pieces<Arc<Tablet>>, reverse: bool, projection: &Projection) -> Self {
+        Self {
+            pieces,
+            shared: None,
+            reverse,
+            points: None,
+            asked: VecDeque::new(),
+            scan: None,
+            point_reads_max: POINT_READS_FIRST,
+            largest_row_bytes: 1,
+            ahead_bytes_max: POINT_READS_BYTES_MAX,
+            scan_start_bytes: projection_bytes(projection),
+            tablet: None,
+        }
+    }
+
     /// Others have had the thread: it works for the tablet of this scan again.
     fn turn_to_scan(&self) {
         if let Some(scan) = &self.scan {
@@ -406,8 +472,32 @@ impl RowReader {
         if let Some(rest) = self.scan.take().and_then(|scan| scan.rest(self.reverse)) {
             self.pieces.push(rest);
         }
+        self.drop_ahead();
+    }
+
+    /// Puts the single rows that are under way back among the pieces; returns whether there were any.
+    fn drop_ahead(&mut self) -> bool {
         self.points = None;
+        if let Some(shared) = &self.shared {
+            shared.forget();
+        }
+        let were_any = !self.asked.is_empty();
         self.pieces.extend(self.asked.drain(..).rev());
+        were_any
+    }
+
+    fn ahead_bytes(&self) -> usize {
+        let Some(shared) = &self.shared else { return 0 };
+        let under_way = shared.under_way.load(Ordering::Relaxed);
+        let read_bytes = shared.read_bytes.load(Ordering::Relaxed);
+        under_way.saturating_mul(self.largest_row_bytes).saturating_add(read_bytes)
+    }
+
+    /// Single rows to read at once, where the caller will take `wanted` more at most.
+    fn window(&self, wanted: Option<u64>) -> usize {
+        let fitting = self.ahead_bytes_max / self.largest_row_bytes.max(1);
+        let wanted = wanted.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+        self.point_reads_max.min(fitting).min(wanted)
     }
 
     /// What comes next; `None` at the end. `wanted` is the number of rows that the caller may still
@@ -428,8 +518,7 @@ impl RowReader {
                     return Ok(Some(scan.end()));
                 }
             }
-            let window = point_window(self.point_reads_max, self.largest_row_bytes, wanted);
-            self.read_ahead(window, projection);
+            self.read_ahead(self.window(wanted), projection);
             if let Some(points) = &mut self.points
                 && let Some(seen) = points.next().await
             {
@@ -437,8 +526,11 @@ impl RowReader {
                     self.tablet = Some(tablet.id());
                 }
                 self.point_reads_max = (self.point_reads_max * 2).min(POINT_READS_MAX);
-                let seen = seen?;
-                self.largest_row_bytes = self.largest_row_bytes.max(seen.row_bytes());
+                let (seen, bytes) = seen?;
+                if let Some(shared) = &self.shared {
+                    shared.read_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                }
+                self.largest_row_bytes = self.largest_row_bytes.max(bytes);
                 return Ok(Some(seen));
             }
             match self.pieces.pop() {
@@ -480,9 +572,14 @@ impl RowReader {
             }
             let Some(Piece::Row(tablet, row)) = self.pieces.pop() else { return };
             self.asked.push_back(Piece::Row(Arc::clone(&tablet), row.clone()));
-            let shared = self.shared_projection.get_or_insert_with(|| Arc::new(projection.clone()));
-            let projection = Arc::clone(shared);
-            points.push_back(Box::pin(async move { read_point(tablet, row, &projection).await }));
+            let shared = self.shared.get_or_insert_with(|| {
+                Arc::new(Points {
+                    projection: projection.clone(),
+                    under_way: AtomicUsize::new(0),
+                    read_bytes: AtomicUsize::new(0),
+                })
+            });
+            points.push_back(Box::pin(Arc::clone(shared).read(tablet, row)));
         }
     }
 }
@@ -512,14 +609,6 @@ fn value_bytes<C: RowCell>(cells: &[C]) -> usize {
 
 fn row_bytes<C: RowCell>(cells: &[C]) -> usize {
     cells.iter().map(|cell| cell.bytes() as usize).sum()
-}
-
-/// Single rows to read at once, `max` at most, where the largest so far had `largest_row_bytes` and the caller
-/// will take `wanted` more at most.
-fn point_window(max: usize, largest_row_bytes: usize, wanted: Option<u64>) -> usize {
-    let by_bytes = POINT_READS_BYTES / largest_row_bytes.max(1);
-    let wanted = wanted.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
-    max.min(by_bytes).min(wanted)
 }
 
 /// Rows into messages: filters, counts against the limit, chunks, and reports progress.

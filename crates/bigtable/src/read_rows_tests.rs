@@ -190,11 +190,18 @@ fn wide_rows_are_counted_by_their_cells() {
 #[test]
 fn fewer_rows_are_read_ahead_where_rows_are_large_or_few_are_wanted() {
     let max = POINT_READS_MAX;
-    assert_eq!(point_window(max, 1_000, None), max);
-    assert_eq!(point_window(POINT_READS_FIRST, 1_000, None), POINT_READS_FIRST);
-    assert_eq!(point_window(max, 1_000, Some(3)), 3);
-    assert_eq!(point_window(max, POINT_READS_BYTES / 4, None), 4);
-    assert_eq!(point_window(max, POINT_READS_BYTES * 2, None), 0);
+    let mut reader = RowReader::new(Pieces::new(), false, &Projection::default());
+    assert_eq!(reader.window(None), POINT_READS_FIRST);
+    (reader.point_reads_max, reader.largest_row_bytes) = (max, 1_000);
+    assert_eq!(reader.window(None), max);
+    assert_eq!(reader.window(Some(3)), 3);
+    reader.ahead_bytes_max = 6_000;
+    assert_eq!(reader.window(None), 6);
+    reader.ahead_bytes_max = POINT_READS_BYTES_MAX;
+    reader.largest_row_bytes = POINT_READS_BYTES_MAX / 4;
+    assert_eq!(reader.window(None), 4);
+    reader.largest_row_bytes = POINT_READS_BYTES_MAX * 2;
+    assert_eq!(reader.window(None), 0);
 }
 
 /// What one read of the device has brought: values of many rows. All of it is there while one of them is.

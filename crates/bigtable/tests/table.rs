@@ -1492,7 +1492,6 @@ async fn a_read_that_is_suspended_keeps_no_memtable() {
     }
 }
 
-/// Reads sixteen rows of a value of so many bytes, by their keys; what the device saw of it.
 /// Bytes of no pattern that could be compressed.
 fn incompressible(seed: &str, len: usize) -> Vec<u8> {
     let mut state = seed.bytes().fold(1_u64, |state, byte| state * 31 + u64::from(byte));
@@ -1503,10 +1502,14 @@ fn incompressible(seed: &str, len: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(len).collect()
 }
 
-async fn read_sixteen(value_bytes: usize) -> Device {
+/// Rows with a value of so many bytes on a device, and a request for them by their keys.
+async fn rows_on_a_device(
+    rows: usize,
+    value_bytes: usize,
+) -> (Device, Fixture, v2::ReadRowsRequest) {
     let device = Device::default();
     let fixture = Fixture::over(Arc::new(device.clone()), Arc::new(device.clone()), &[]);
-    let keys: Vec<String> = (0..16).map(|n| format!("row-{n:02}")).collect();
+    let keys: Vec<String> = (0..rows).map(|n| format!("row-{n:02}")).collect();
     for key in &keys {
         fixture.mutate(key, vec![set("f", "q", 0, incompressible(key, value_bytes))]).await;
     }
@@ -1514,6 +1517,12 @@ async fn read_sixteen(value_bytes: usize) -> Device {
     device.reset();
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     let request = v2::ReadRowsRequest { rows: row_set(&keys, &[]), ..Default::default() };
+    (device, fixture, request)
+}
+
+/// Reads sixteen rows of a value of so many bytes, by their keys; what the device saw of it.
+async fn read_sixteen(value_bytes: usize) -> Device {
+    let (device, fixture, request) = rows_on_a_device(16, value_bytes).await;
     assert_eq!(fixture.read(request).await.len(), 16);
     device
 }
@@ -1533,6 +1542,40 @@ async fn sixteen_small_rows_wait_for_the_device_a_few_times() {
     // Blocks, the first four values, the other twelve.
     assert!(rounds <= 4, "{rounds} rounds");
     assert!(device.most_bytes() >= 12 * 10_000, "{} bytes at once", device.most_bytes());
+}
+
+#[tokio::test]
+async fn rows_that_lie_read_ahead_are_counted_and_no_more_than_there_is_room_for() {
+    const VALUE: usize = 600_000;
+    let (_device, fixture, request) = rows_on_a_device(24, VALUE).await;
+    let whole = texts(&fixture.read(request.clone()).await);
+    for (limit, kept) in [(usize::MAX, true), (4 * VALUE, true), (4 * VALUE, false), (1, true)] {
+        let mut read = fixture.table.read_rows(request.clone()).unwrap();
+        assert_eq!(read.ahead_bytes(), 0);
+        read.read_ahead_at_most(limit);
+        let mut decoder = Decoder::new(false);
+        let mut ahead = Vec::new();
+        while let Some(message) = read.next().await {
+            decoder.push(message.unwrap().into_frame()).unwrap();
+            ahead.push(read.ahead_bytes());
+            if !kept {
+                read.drop_ahead();
+                assert_eq!(read.ahead_bytes(), 0);
+            }
+        }
+        assert_eq!(texts(&decoder.finish().unwrap()), whole);
+        // The first rows were begun when nobody knew how large they are.
+        assert!((VALUE..4 * (VALUE + 100)).contains(&ahead[0]), "{ahead:?}");
+        let most = *ahead[3..].iter().max().unwrap();
+        let expected = match (limit, kept) {
+            (usize::MAX, _) => 12 * VALUE..16 * (VALUE + 100),
+            // Half as far after the first time, which is one row ahead at most, and then none.
+            (_, false) | (1, _) => 0..1,
+            _ => 2 * VALUE..4 * VALUE,
+        };
+        assert!(expected.contains(&most), "{limit}: {ahead:?}");
+        assert_eq!(ahead.last(), Some(&0));
+    }
 }
 
 /// How often a future gives its thread away before it is done.

@@ -192,7 +192,7 @@ impl<M: Framed + 'static> Made<M> {
         let piece = move |frame: Bytes| {
             left = left.saturating_sub(frame.len() as u64);
             if let Some(answer) = &mut answer {
-                answer.keep(left);
+                answer.keep(left, 0);
                 answer.park(None, clock.monotonic_micros());
             }
             Ok(Piece { frame, is_last: false })

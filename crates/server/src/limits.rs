@@ -269,6 +269,10 @@ pub const RELIEF_INTERVAL: Duration = Duration::from_millis(250);
 /// read hold all of it; smaller, and a client with one connection cannot scan in parallel.
 pub const ANSWERS_PER_CONNECTION_PART: u32 = 8;
 
+/// The part of what a connection may hold of answers that a read of single rows may read ahead: a quarter. Larger, and one read
+/// leaves no room for others of its connection; smaller, and rows of a hundred kilobytes wait for the disk one after the other where memory is small.
+pub const READ_AHEAD_PART: u64 = 4;
+
 /// Connections to the endpoint of metrics, at most: a scraper or two, and somebody who looks.
 pub const METRICS_CONNECTIONS_MAX: usize = 16;
 

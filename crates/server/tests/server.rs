@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use prost::Message as _;
-use tepui_engine::io::{CrashMode, Fault, FaultFiles, FaultOp};
+use tepui_engine::io::{CrashMode, Fault, FaultFiles, FaultOp, Rng as _};
 use tepui_engine::io::{Env, InlineIo, MemoryFiles, SeededRng, SystemClock, ThreadSpawner};
 use tepui_server::api::admin::bigtable_instance_admin_client::BigtableInstanceAdminClient;
 use tepui_server::api::admin::bigtable_table_admin_client::BigtableTableAdminClient;
@@ -24,6 +24,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tonic::Code;
 use tonic::transport::Channel;
+
+#[path = "../../bigtable/tests/support/device.rs"]
+#[expect(dead_code, reason = "nobody here asks what it saw")]
+mod device;
 
 #[path = "server/administration.rs"]
 mod administration;

@@ -31,7 +31,7 @@ pub struct Connection {
     streams: Arc<Streams>,
     /// Bytes of answers of it that were made, for which there was no room, and that its client has not taken; and how many there may be.
     pub(super) uncovered: AtomicU64,
-    share_bytes: u64,
+    pub(super) share_bytes: u64,
     /// What its answers may still take of the budget.
     pub(super) answers: Arc<Semaphore>,
     /// What each of them is expected to begin with, and whose turn it is to try with less.

@@ -11,7 +11,8 @@
 //!
 //! Messages are charged to the budget and to their connection from before they are made until the last of them was
 //! taken. A read that does not go on for [`STALLED_AFTER`](crate::limits::STALLED_AFTER), since its client does not ask for more or
-//! there is no room for it, is suspended: it keeps its place and nothing else.
+//! there is no room for it, is suspended: it keeps its place and nothing else. Rows that lie read ahead are charged with the message that
+//! they lie behind; who has to wait for room lets go of them at once.
 //!
 //! Who waits for room holds none, since others would wait for it in turn, but a row that turned out larger than was expected is there while it waits. So it is
 //! expected what the connection's reads began with of late; where there is no room for that, one read of the
@@ -31,8 +32,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::{Connection, Gate, Hold};
 use crate::limits::{
     ANSWER_WAIT, ANSWERS_PER_CONNECTION_PART, CLOSE_STALLED_AFTER, CLOSE_STALLED_BYTES,
-    ENDS_AT_ONCE_BYTES, FIRST_MESSAGE_TURN, FIRST_MESSAGE_TURN_BYTES, STALLED_AFTER,
-    STALLED_REQUESTS_PART,
+    ENDS_AT_ONCE_BYTES, FIRST_MESSAGE_TURN, FIRST_MESSAGE_TURN_BYTES, READ_AHEAD_PART,
+    STALLED_AFTER, STALLED_REQUESTS_PART,
 };
 
 /// Bytes of a unit of the budget: what it is counted in.
@@ -89,7 +90,7 @@ struct Parked {
     since: u64,
     /// Bytes of the messages that its client has not taken.
     bytes: u64,
-    /// Of these, the ones behind the first.
+    /// Of these, the ones behind the first, and rows read ahead.
     behind_bytes: u64,
     suspended: bool,
 }
@@ -159,6 +160,7 @@ impl Streams {
             slot: None,
             last_bytes: 0,
             behind_bytes: 0,
+            ahead_bytes: 0,
             uncovered_bytes: 0,
         }
     }
@@ -344,6 +346,8 @@ pub struct Answer {
     last_bytes: u64,
     /// Bytes of the messages behind the one that the transport has, where the next of them is whole.
     behind_bytes: u64,
+    /// Bytes of rows that lie read ahead, which are charged with the last message.
+    ahead_bytes: u64,
     /// Bytes of an answer that is made, for which there was no room.
     uncovered_bytes: u64,
 }
@@ -361,9 +365,20 @@ impl Answer {
         if self.keep_behind() {
             return Ok(());
         }
+        let ahead_bytes = std::mem::take(&mut self.ahead_bytes);
         self.taken();
         if self.last_bytes > 0 {
-            return self.charge(self.units(self.last_bytes.max(MESSAGE_BYTES_MIN))).await;
+            let units = |bytes: u64| self.units(bytes.max(MESSAGE_BYTES_MIN));
+            let all = units(self.last_bytes);
+            let least = units(self.last_bytes.saturating_sub(ahead_bytes));
+            self.charge = self.try_charge(all);
+            if self.charge.is_some() {
+                return Ok(());
+            }
+            if let Some(rows) = &mut lock(&self.slot().state).rows {
+                rows.drop_ahead();
+            }
+            return self.charge(least).await;
         }
         if self.has_room() { Ok(()) } else { self.make_room_in_turn().await }
     }
@@ -472,17 +487,24 @@ impl Answer {
         }
     }
 
-    /// So many of the bytes that it covers are behind the message that the transport is given, and the next message, whole, is among them.
-    pub fn keep(&mut self, bytes: u64) {
-        self.behind_bytes = bytes;
+    /// So many of the bytes that it covers are behind the message that the transport is given, and the next message, whole, is among
+    /// them; so many more lie read ahead.
+    pub fn keep(&mut self, behind_bytes: u64, ahead_bytes: u64) {
+        (self.behind_bytes, self.ahead_bytes) = (behind_bytes, ahead_bytes);
+    }
+
+    /// Bytes that its read may read ahead.
+    pub fn ahead_bytes_max(&self) -> u64 {
+        self.connection.share_bytes / READ_AHEAD_PART
     }
 
     /// The client took the last message; gives back what that had, where the next one is made already.
     fn keep_behind(&mut self) -> bool {
-        let bytes = std::mem::take(&mut self.behind_bytes);
+        let behind_bytes = std::mem::take(&mut self.behind_bytes);
+        let bytes = behind_bytes + self.ahead_bytes;
         let units = self.units(bytes);
         match &mut self.charge {
-            Some(charge) if bytes > 0 => charge.shrink(units),
+            Some(charge) if behind_bytes > 0 => charge.shrink(units),
             _ => return false,
         }
         self.covered(bytes);
@@ -494,7 +516,7 @@ impl Answer {
     pub fn taken(&mut self) {
         self.charge = None;
         self.turn = None;
-        self.behind_bytes = 0;
+        (self.behind_bytes, self.ahead_bytes) = (0, 0);
         self.waits_no_more();
     }
 
@@ -565,7 +587,7 @@ impl Answer {
     /// A message is with the client from now on. A read is put aside until its client asks for more.
     pub fn park(&mut self, rows: Option<ReadRows>, now: u64) {
         let bytes = self.charge.as_ref().map_or(self.uncovered_bytes, |charge| charge.bytes);
-        let behind_bytes = self.behind_bytes;
+        let behind_bytes = self.behind_bytes + self.ahead_bytes;
         *lock(&self.slot().state) =
             Parked { waits: true, rows, since: now, bytes, behind_bytes, suspended: false };
     }

@@ -161,12 +161,14 @@ impl DataService {
         let target = self.target(&request, Access::Read).await?;
         let large_rows = large_rows(&head.headers);
         let rows = target.table.read_rows_encoded(&request, large_rows, target.view());
-        let rows = rows.map_err(|error| from_error(&error))?;
+        let mut rows = rows.map_err(|error| from_error(&error))?;
+        let answer = self.streams.answer(head.hold.clone());
+        rows.read_ahead_at_most(answer.ahead_bytes_max() as usize);
         let messages = row_messages(RowMessages {
             rows: Some(rows),
             is_under_way: false,
             has_ended: false,
-            answer: self.streams.answer(head.hold.clone()),
+            answer,
             clock: Arc::clone(&self.clock),
         });
         Ok(head.answer(Messages::ending(messages)))
@@ -409,9 +411,12 @@ fn row_messages(
         };
         match next {
             Ok(mut message) => {
-                // With those behind it, which are in memory too.
+                // With those behind it, and rows that lie read ahead, which are in memory too.
                 let bytes = (message.len() + rows.ready_bytes()) as u64;
-                if !messages.answer.covers(bytes) {
+                let mut ahead_bytes = rows.ahead_bytes() as u64;
+                if !messages.answer.covers(bytes + ahead_bytes) {
+                    rows.drop_ahead();
+                    ahead_bytes = 0;
                     rows.suspend();
                     message.gather();
                     if let Err(error) = messages.answer.cover(bytes).await {
@@ -424,7 +429,7 @@ fn row_messages(
                 let is_over = messages.has_ended && Answer::is_over_at_once(bytes);
                 if !is_over {
                     let behind = if rows.has_ready() { rows.ready_bytes() } else { 0 };
-                    messages.answer.keep(behind as u64);
+                    messages.answer.keep(behind as u64, ahead_bytes);
                     messages.answer.park(Some(rows), messages.clock.monotonic_micros());
                 }
                 Some((Ok((message, is_over)), messages))

@@ -364,6 +364,76 @@ async fn answers_of_one_message_that_nobody_reads_are_made_as_far_as_their_conne
 }
 
 #[tokio::test]
+async fn rows_read_ahead_for_clients_that_do_not_read_count_and_leave_room_for_others() {
+    const ROW: usize = 300 << 10;
+    const ROWS: usize = 24;
+    const READS: usize = 12;
+    const SHARE: u64 = 8 << 20;
+    let device = device::Device::default();
+    let env = Env { files: Arc::new(device.clone()), io: Arc::new(device), ..memory() };
+    let server = start_with(&env, |config| {
+        serve_metrics(config);
+        config.budget.answers_bytes = 8 * SHARE;
+    })
+    .await;
+    server.create(&[]).await;
+    let random = SeededRng::new(1);
+    let keys: Vec<_> = (0..ROWS).map(|n| format!("row{n:02}")).collect();
+    for key in &keys {
+        let value: Vec<u8> = (0..ROW / 8).flat_map(|_| random.next_u64().to_le_bytes()).collect();
+        server.set(key, &value).await.unwrap();
+    }
+    let engine = Arc::clone(server.running.engine());
+    // On a thread of its own, since the device waits for this one.
+    tokio::task::spawn_blocking(move || engine.compact_fully()).await.unwrap().unwrap();
+    let row_keys = keys.iter().map(|key| Bytes::from(key.clone())).collect();
+    let request = v2::ReadRowsRequest {
+        table_name: TABLE.to_owned(),
+        rows: Some(v2::RowSet { row_keys, ..Default::default() }),
+        ..Default::default()
+    };
+    // A client with room for a little of each.
+    let address = format!("http://{}", server.running.address());
+    let endpoint = Channel::from_shared(address).unwrap().initial_stream_window_size(64 << 10);
+    let mut client = BigtableClient::new(endpoint.connect().await.unwrap());
+    let held_by = async |reads: usize, least: u64| {
+        let held = async {
+            loop {
+                let (_, metrics) = scrape(&server, "/metrics").await;
+                let held = sample(&metrics, "tepui_memory_bytes{part=\"answers\"}");
+                let others = sample(&metrics, "tepui_answers_waiting") as usize;
+                let parked = sample(&metrics, "tepui_reads_parked") as usize;
+                if held >= least && others + parked == reads {
+                    break (held, parked);
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        in_time("reads are made as far as there is room for them", held).await
+    };
+    let mut unread = vec![client.read_rows(request.clone()).await.unwrap().into_inner()];
+    // A message of one row, and three behind it.
+    let (held, _) = held_by(1, 4 * ROW as u64).await;
+    assert!(held <= SHARE / 2, "{held} bytes of one read");
+    while unread.len() < READS {
+        unread.push(client.read_rows(request.clone()).await.unwrap().into_inner());
+    }
+    let (held, parked) = held_by(READS, SHARE / 2).await;
+    assert!(held <= SHARE && parked < READS, "{held} bytes of {parked} reads");
+    let reads = unread.into_iter().map(|mut stream| async move {
+        let mut bytes = 0;
+        while let Some(message) = stream.message().await.unwrap() {
+            bytes += value_bytes(&message);
+        }
+        bytes
+    });
+    assert_eq!(futures::future::join_all(reads).await, [ROW * ROWS; READS]);
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    assert_eq!(sample(&metrics, "tepui_memory_bytes{part=\"answers\"}"), 0);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn statuses_of_bulks_that_nobody_reads_keep_the_room_of_their_requests() {
     const BULKS: usize = 3;
     const ENTRIES: usize = 20_000;

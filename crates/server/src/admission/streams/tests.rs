@@ -280,7 +280,7 @@ async fn what_is_made_of_a_large_row_stays_charged_and_waits_for_nobody() {
     let streams = Arc::new(Streams::new(8 << 20));
     let connection = streams.connection();
     let mut large = made(&streams, Some(&connection), 1 << 20).await;
-    large.keep(900 << 10);
+    large.keep(900 << 10, 0);
     large.park(None, 0);
     let mut other = streams.answer(Hold::new(None, Arc::clone(&connection), None));
     let mut waits = Box::pin(other.make_room());
@@ -290,7 +290,7 @@ async fn what_is_made_of_a_large_row_stays_charged_and_waits_for_nobody() {
     assert_eq!(streams.figures().parked, 0);
     assert!(waits.as_mut().now_or_never().is_some(), "one has been taken");
     assert!(large.covers(900 << 10));
-    large.keep(0);
+    large.keep(0, 0);
     drop(waits);
     drop(other);
     // The last one was taken: the next is made when there is room.
@@ -302,11 +302,23 @@ async fn what_is_made_of_a_large_row_stays_charged_and_waits_for_nobody() {
 }
 
 #[tokio::test]
+async fn what_lies_read_ahead_stays_charged_and_gives_a_client_no_longer_for_its_message() {
+    let streams = Arc::new(Streams::new(128 << 20));
+    let mut read = made(&streams, None, 15 << 20).await;
+    read.keep(1 << 20, 13 << 20);
+    read.park(None, 0);
+    let patience = CLOSE_STALLED_AFTER.as_micros() as u64;
+    assert_eq!((streams.stuck(patience - 1), streams.stuck(patience)), (0, 1));
+    assert!(read.make_room().now_or_never().is_some(), "its next message is there");
+    assert_eq!(streams.figures().bytes, 14 << 20);
+}
+
+#[tokio::test]
 async fn a_client_has_longer_for_a_message_that_is_larger_than_others() {
     let streams = Arc::new(Streams::new(8 << 20));
     let connection = streams.connection();
     let mut large = made(&streams, Some(&connection), 40 << 20).await;
-    large.keep(28 << 20);
+    large.keep(28 << 20, 0);
     large.park(None, 0);
     let others = (0..ANSWERS_PER_CONNECTION_PART).map(|_| async {
         let mut other = streams.answer(Hold::default());
