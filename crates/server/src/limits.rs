@@ -269,6 +269,11 @@ pub const RELIEF_INTERVAL: Duration = Duration::from_millis(250);
 /// read hold all of it; smaller, and a client with one connection cannot scan in parallel.
 pub const ANSWERS_PER_CONNECTION_PART: u32 = 8;
 
+/// The part of the budget of answers that one message is charged for, where it is larger than what its connection may hold: a half. A row of up to
+/// 256 MB may be most of the budget, or more than it. Larger, and a client that takes such a row slowly keeps all others from reading meanwhile; smaller,
+/// and more of such rows are in memory at a time than the budget says.
+pub const LARGE_ANSWER_PART: u32 = 2;
+
 /// The part of what a connection may hold of answers that a read of single rows may read ahead: a quarter. Larger, and one read
 /// leaves no room for others of its connection; smaller, and rows of a hundred kilobytes wait for the disk one after the other where memory is small.
 pub const READ_AHEAD_PART: u64 = 4;

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Messages are charged to the budget and to their connection from before they are made until the last of them was
-//! taken. A read that does not go on for [`STALLED_AFTER`](crate::limits::STALLED_AFTER), since its client does not ask for more or
+//! taken: to the connection up to all that it may have, to the budget up to [`LARGE_ANSWER_PART`] of it. A read that does not go on for [`STALLED_AFTER`](crate::limits::STALLED_AFTER), since its client does not ask for more or
 //! there is no room for it, is suspended: it keeps its place and nothing else. Rows that lie read ahead are charged with the message that
 //! they lie behind; who has to wait for room lets go of them at once.
 //!
@@ -32,8 +32,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::{Connection, Gate, Hold};
 use crate::limits::{
     ANSWER_WAIT, ANSWERS_PER_CONNECTION_PART, CLOSE_STALLED_AFTER, CLOSE_STALLED_BYTES,
-    ENDS_AT_ONCE_BYTES, FIRST_MESSAGE_TURN, FIRST_MESSAGE_TURN_BYTES, READ_AHEAD_PART,
-    STALLED_AFTER, STALLED_REQUESTS_PART,
+    ENDS_AT_ONCE_BYTES, FIRST_MESSAGE_TURN, FIRST_MESSAGE_TURN_BYTES, LARGE_ANSWER_PART,
+    READ_AHEAD_PART, STALLED_AFTER, STALLED_REQUESTS_PART,
 };
 
 /// Bytes of a unit of the budget: what it is counted in.
@@ -303,6 +303,13 @@ impl Expected {
     }
 }
 
+/// What is taken for some bytes. What of the connection is taken first.
+#[derive(Debug, Clone, Copy)]
+struct Units {
+    of_connection: u32,
+    of_all: u32,
+}
+
 /// Bytes taken from the budget, for the messages that there are.
 #[derive(Debug)]
 struct Charge {
@@ -313,9 +320,16 @@ struct Charge {
 }
 
 impl Charge {
+    fn has(&self, units: Units) -> bool {
+        self.of_connection.num_permits() >= units.of_connection as usize
+            && self.of_all.num_permits() >= units.of_all as usize
+    }
+
     /// Gives back what it has beyond so many units.
-    fn shrink(&mut self, units: u32) {
-        for permit in [&mut self.of_all, &mut self.of_connection] {
+    fn shrink(&mut self, units: Units) {
+        let of_both =
+            [(&mut self.of_all, units.of_all), (&mut self.of_connection, units.of_connection)];
+        for (permit, units) in of_both {
             let beyond = permit.num_permits().saturating_sub(units as usize);
             if beyond > 0 {
                 drop(permit.split(beyond));
@@ -420,7 +434,8 @@ impl Answer {
     }
 
     fn connection_has_room(&self) -> bool {
-        self.connection.answers.available_permits() >= self.units(MESSAGE_BYTES_MIN) as usize
+        let least = self.units(MESSAGE_BYTES_MIN).of_connection;
+        self.connection.answers.available_permits() >= least as usize
     }
 
     /// Awaits the next message of a read, for which there is room; `None` is its end. Where the first is made in less room than
@@ -453,11 +468,9 @@ impl Answer {
             self.connection.expected.learn(bytes);
         }
         self.last_bytes = bytes;
-        let (units, least) = (self.units(bytes), self.units(MESSAGE_BYTES_MIN));
+        let (units, kept) = (self.units(bytes), self.units(bytes.max(MESSAGE_BYTES_MIN)));
         match &mut self.charge {
-            Some(charge) if charge.of_connection.num_permits() >= units as usize => {
-                charge.shrink(units.max(least));
-            }
+            Some(charge) if charge.has(units) => charge.shrink(kept),
             // Given back first: who held some and waited for more would wait for others who do the same.
             charge => {
                 *charge = None;
@@ -527,23 +540,26 @@ impl Answer {
         }
     }
 
-    /// Units of a message of so many bytes. One that is larger than what a connection may have takes all of that.
-    fn units(&self, bytes: u64) -> u32 {
-        let share = (self.streams.units_max / ANSWERS_PER_CONNECTION_PART).max(1);
-        u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX).min(share)
+    /// Units of a message of so many bytes. One that is larger than what a connection may have takes all of that, and of the budget what it
+    /// is, as far as others are left some.
+    fn units(&self, bytes: u64) -> Units {
+        let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
+        let part = |part: u32| units.min((self.streams.units_max / part).max(1));
+        Units { of_connection: part(ANSWERS_PER_CONNECTION_PART), of_all: part(LARGE_ANSWER_PART) }
     }
 
     fn charged(&self, of_connection: OwnedSemaphorePermit, of_all: OwnedSemaphorePermit) -> Charge {
         Charge { of_all, of_connection, total: Arc::clone(&self.streams.bytes), bytes: 0 }
     }
 
-    fn try_charge(&self, units: u32) -> Option<Charge> {
-        let mine = Arc::clone(&self.connection.answers).try_acquire_many_owned(units).ok()?;
-        let all = Arc::clone(&self.streams.units).try_acquire_many_owned(units).ok()?;
+    fn try_charge(&self, units: Units) -> Option<Charge> {
+        let mine = Arc::clone(&self.connection.answers);
+        let mine = mine.try_acquire_many_owned(units.of_connection).ok()?;
+        let all = Arc::clone(&self.streams.units).try_acquire_many_owned(units.of_all).ok()?;
         Some(self.charged(mine, all))
     }
 
-    async fn charge(&mut self, units: u32) -> Result<()> {
+    async fn charge(&mut self, units: Units) -> Result<()> {
         self.charge = self.try_charge(units);
         if self.charge.is_none() {
             self.slot();
@@ -554,10 +570,10 @@ impl Answer {
     }
 
     /// Waits for so many units; until the deadline for those of its connection.
-    async fn wait(&self, units: u32, deadline: Instant) -> Result<Charge> {
-        let mine = Arc::clone(&self.connection.answers).acquire_many_owned(units);
+    async fn wait(&self, units: Units, deadline: Instant) -> Result<Charge> {
+        let mine = Arc::clone(&self.connection.answers).acquire_many_owned(units.of_connection);
         let mine = timeout_at(deadline, mine).await.map_err(|_| self.refuse())?;
-        let all = Arc::clone(&self.streams.units).acquire_many_owned(units).await;
+        let all = Arc::clone(&self.streams.units).acquire_many_owned(units.of_all).await;
         Ok(self.charged(mine.expect(NEVER_CLOSED), all.expect(NEVER_CLOSED)))
     }
 

@@ -81,6 +81,54 @@ async fn a_message_larger_than_the_budget_still_has_its_turn() {
 }
 
 #[tokio::test]
+async fn what_a_message_has_beyond_its_connections_part_is_charged_to_all() {
+    const LARGE: u64 = 40 << 20;
+    let streams = Arc::new(Streams::new(128 << 20));
+    let connection = streams.connection();
+    made(&streams, Some(&connection), LARGE).await;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(made(&streams, None, LARGE).await);
+    }
+    let mut next = streams.answer(Hold::new(None, connection, None));
+    assert!(!next.has_room(), "a read of this connection begins with as much");
+    let mut other = streams.answer(Hold::default());
+    assert!(other.has_room(), "others begin with less");
+    assert!(!other.covers(LARGE));
+    // Taken piece by piece.
+    held[0].keep(8 << 20, 0);
+    assert!(held[0].make_room().now_or_never().is_some());
+    assert!(other.covers(LARGE));
+    drop((held, other, next));
+    assert_eq!(streams.units.available_permits(), streams.units_max as usize);
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_larger_than_the_budget_take_turns_and_leave_room_for_small_ones() {
+    let streams = Arc::new(Streams::new(8 << 20));
+    let mut slow = made(&streams, None, 100 << 20).await;
+    slow.park(None, 0);
+    let small = async || {
+        drop(made(&streams, None, 64 << 10).await);
+    };
+    timeout(STALLED_AFTER, small()).await.expect("there is room beside a large one");
+    let (beside, most) = (Cell::new(1), Cell::new(1));
+    let large = (0..20).map(|_| async {
+        let mut large = made(&streams, None, 100 << 20).await;
+        beside.set(beside.get() + 1);
+        most.set(most.get().max(beside.get()));
+        tokio::task::yield_now().await;
+        beside.set(beside.get() - 1);
+        large.taken();
+    });
+    let large = futures::future::join_all(large);
+    let small = futures::future::join_all((0..20).map(|_| small()));
+    let all = timeout(STALLED_AFTER, futures::future::join(large, small)).await;
+    assert!(all.is_ok(), "they wait for each other");
+    assert_eq!(most.get(), LARGE_ANSWER_PART);
+}
+
+#[tokio::test]
 async fn a_message_that_turns_out_large_is_charged_for_what_it_is() {
     let streams = Arc::new(Streams::new(8 << 20));
     let connection = streams.connection();
@@ -328,7 +376,8 @@ async fn a_client_has_longer_for_a_message_that_is_larger_than_others() {
     });
     let mut others = Box::pin(futures::future::join_all(others));
     assert!(others.as_mut().now_or_never().is_none());
-    assert_eq!(streams.figures().waiting, 1);
+    // The large one has half of the budget.
+    assert_eq!(streams.figures().waiting, u64::from(ANSWERS_PER_CONNECTION_PART / 2));
     let patience = 3 * CLOSE_STALLED_AFTER.as_micros() as u64;
     streams.relieve(patience - 1, false, &Gate::new(1 << 20, 1 << 20, 1 << 20));
     assert_eq!(streams.figures().closed, 0, "it may be reading all the time");
