@@ -15,11 +15,13 @@ or, with --real, failed or was skipped that real_exceptions.txt does not name.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -88,15 +90,26 @@ def prepare(module: pathlib.Path) -> pathlib.Path:
     return copy
 
 
+def end_session(process: subprocess.Popen) -> None:
+    """Ends a process that leads a session, and the ones that it has started, which would outlive it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def run_test(binary: pathlib.Path, cwd: pathlib.Path, test: str, env: dict, args: list[str]) -> dict[str, tuple[str, str]]:
     """{test or subtest: (pass | fail | skip, its output)} of one top-level test."""
     env = {**env, "BIGTABLE_TEST_TABLE": f"it-{time.time_ns()}"}
     command = ["go", "tool", "test2json", str(binary), "-test.v=test2json", f"-test.run=^{test}$", *args]
+    process = subprocess.Popen(command, cwd=cwd, env=env, text=True, errors="replace", stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, start_new_session=True)
     try:
-        out = subprocess.run(command, cwd=cwd, env=env, text=True, errors="replace", stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, timeout=TEST_SECONDS_MAX, check=False).stdout
-    except subprocess.TimeoutExpired as error:
-        out = (error.stdout or b"").decode(errors="replace")
+        out, _ = process.communicate(timeout=TEST_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        end_session(process)
+        out, _ = process.communicate()
+    except BaseException:
+        end_session(process)
+        raise
     results, output = {test: "fail"}, {}
     for line in out.splitlines():
         try:
