@@ -115,6 +115,10 @@ static void open_rocks(const char *path, size_t cache_bytes) {
   rocksdb_options_t *options = rocksdb_options_create();
   rocksdb_options_set_create_if_missing(options, 1);
   rocksdb_options_increase_parallelism(options, 2);
+  /* A flush beside two compactions, and as many memtables, as Tepui has. */
+  rocksdb_options_set_max_background_jobs(options, 3);
+  rocksdb_options_set_max_write_buffer_number(options, 4);
+  rocksdb_options_set_level_compaction_dynamic_level_bytes(options, 1);
   rocksdb_options_set_write_buffer_size(options, 64 << 20);
   rocksdb_options_set_compression(options, rocksdb_no_compression);
   /* Blob files as the project recommends them: garbage collected by compactions, files of the default size. */

@@ -52,12 +52,13 @@ def of_tepui(path):
 
 
 def judge(results, stores):
-    """Prints a line a bar; how many are short."""
-    short = 0
+    """Prints a line a bar; how many are short, and how many there are."""
+    short = judged = 0
 
     def say(name, figure, bar, good):
-        nonlocal short
+        nonlocal short, judged
         short += not good
+        judged += 1
         print(f"{name:<45} {figure:>6.2f}  {bar}  {'ok' if good else 'short'}")
 
     def left_out(name, needs):
@@ -77,7 +78,7 @@ def judge(results, stores):
         if not left_out(name, ("tepui",)):
             tail = results["tepui", phase]["tail"]
             say(name, tail, f"at most {TAIL_MAX:.2f} ", tail <= TAIL_MAX)
-    return short
+    return short, judged
 
 
 def main(directory, *stores):
@@ -94,7 +95,11 @@ def main(directory, *stores):
     print(f"{'store':<10} {'phase':<6} {'per second':>11} {'p99 us':>10} {'last tenth over first':>22}")
     for (store, phase), figures in results.items():
         print(f"{store:<10} {phase:<6} {figures['rate']:>11.0f} {figures['p99']:>10.0f} {figures['tail']:>22.2f}")
-    return 1 if judge(results, stores) else 0
+    short, judged = judge(results, stores)
+    if not judged:
+        print("no bar could be judged: Tepui did not run", file=sys.stderr)
+        return 2
+    return 1 if short else 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
-use tepui_bench::bars::{Verdicts, exit_code};
+use tepui_bench::bars::{Bar, Line, Verdicts, exit_code};
 use tepui_bench::child::Child;
 use tepui_bench::contest::{self, Contest, Entrant, Report};
 use tepui_bench::counters::Machine;
@@ -141,6 +141,12 @@ fn main() -> ExitCode {
     exit_code(interrupt::on_signal(move || stopped.stop()).and_then(|()| run(&args, &progress)))
 }
 
+impl Args {
+    fn takes_part(&self, peer: Peer) -> bool {
+        self.only.is_empty() || self.only.contains(&peer)
+    }
+}
+
 /// Runs the contest; how many bars are short.
 fn run(args: &Args, progress: &Progress) -> Result<usize> {
     let positive = |seconds: f64| seconds.is_finite() && seconds > 0.0;
@@ -174,7 +180,6 @@ struct Server {
 }
 
 fn start(args: &Args, dir: &Path, dataset: &Dataset, progress: &Progress) -> Result<Vec<Server>> {
-    let takes_part = |peer| args.only.is_empty() || args.only.contains(&peer);
     let place = |name: &str| {
         let place = dir.join(name);
         std::fs::create_dir(&place).map_err(|e| failed(&place, &e)).map(|()| place)
@@ -190,12 +195,12 @@ fn start(args: &Args, dir: &Path, dataset: &Dataset, progress: &Progress) -> Res
     };
     let (child, store) = tepui::start(&args.tepui, &place("tepui")?, progress)?;
     add(child, Box::new(store))?;
-    if takes_part(Peer::Cassandra) {
+    if args.takes_part(Peer::Cassandra) {
         let jvm = Jvm::read(&args.cassandra, "cassandra-all-")?;
         let (child, store) = cassandra::start(&jvm, &place("cassandra")?, dataset, progress)?;
         add(child, Box::new(store))?;
     }
-    if takes_part(Peer::Hbase) {
+    if args.takes_part(Peer::Hbase) {
         let jvm = Jvm::read(&args.hbase, "hbase-server-")?;
         let (child, store) = hbase::start(&jvm, &place("hbase")?, progress)?;
         add(child, Box::new(store))?;
@@ -242,6 +247,13 @@ fn measure(args: &Args, dir: &Path, progress: &Progress, report: &mut Report) ->
         println!("{}", line.text());
         verdicts.lines.push(line);
     })?;
+    for (peer, name) in [(Peer::Cassandra, "Cassandra"), (Peer::Hbase, "HBase")] {
+        if !args.takes_part(peer) {
+            let why = "--only names others".to_owned();
+            let line = Line::missing(GROUP, format!("the bars over {name}"), Bar::Published, why);
+            verdicts.lines.push(line);
+        }
+    }
     Ok(())
 }
 

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! round 1:  A  B  C      a contest: every entrant once a round, in turns, so that what disturbs the machine
-//! round 2:  A  B  C      disturbs all; a ratio is taken round by round, a figure is the median of its rounds
-//! round 3:  A  B  C
+//! round 2:  C  B  A      disturbs all, and none is always behind the same other; a ratio is taken round by round,
+//! round 3:  A  B  C      a figure is the median of its rounds
 //! ```
 
 mod cached;
@@ -299,7 +299,11 @@ impl Bench {
             })
             .collect();
         for round in 0..self.sizes.rounds {
-            for (entrant, series) in entrants.iter().zip(&mut all) {
+            let mut turns: Vec<_> = entrants.iter().zip(&mut all).collect();
+            if round % 2 == 1 {
+                turns.reverse();
+            }
+            for (entrant, series) in turns {
                 let quietest = quietest(
                     &self.progress,
                     |sample: &Sample| sample.stolen_share,

@@ -30,19 +30,31 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         let tepui = stores::tepui(bench, &dataset, true, cache)?;
         let rocks = stores::rocks(bench, &dataset, &Settings::best(), cache)?;
         let fjall = stores::fjall(bench, &dataset, cache)?;
-        if whole {
-            bench.warm_whole(&tepui, &dataset)?;
-            bench.warm_whole(&rocks, &dataset)?;
-            fjall.iter().try_for_each(|fjall| bench.warm_whole(fjall, &dataset))?;
+        // RocksDB reads ahead only forwards, and only what is not cached. What is has a block of index and one of filters for each
+        // file, too.
+        let ways = if whole {
+            let unpartitioned = stores::rocks(bench, &dataset, &Settings::unpartitioned(), cache)?;
+            vec![rocks, unpartitioned]
+        } else {
+            readahead_ways(&rocks, readahead as usize)
+        };
+        let mut stores: Vec<&dyn Store> = vec![&tepui];
+        stores.extend(ways.iter().map(|way| way as &dyn Store));
+        stores.extend(fjall.iter().map(|fjall| fjall as &dyn Store));
+        for store in stores {
+            if whole {
+                bench.warm_whole(store, &dataset)?;
+            } else {
+                let kind = OpKind::Scan { rows: ROWS, reverse: false };
+                let workload = bench.workload("warm", kind, THREADS, IN_FLIGHT);
+                bench.warm(store, &dataset, &workload)?;
+            }
         }
         let device = if whole { None } else { Some(Fio::prepare(&bench.dir, dataset.bytes())?) };
         // A scan begins and ends within blocks.
         let device = device.as_ref().map(|fio| (fio, readahead + BLOCK_BYTES));
-        // RocksDB reads ahead only forwards, and only what is not cached.
-        let ways = readahead_ways(&rocks, readahead as usize);
         for reverse in [false, true] {
-            let ways: &[Rocks] =
-                if whole || reverse { ways.get(..1).unwrap_or_default() } else { &ways };
+            let ways = if reverse && !whole { ways.get(..1).unwrap_or_default() } else { &ways };
             scan(bench, (label, reverse), &tepui, ways, fjall.as_ref(), device)?;
         }
     }

@@ -25,6 +25,8 @@ const HASH_RATIO: f64 = 0.75;
 const LOAD_L0_FILES: i32 = 1 << 20;
 /// Memtables before writes wait for a flush, where writes are measured: what Tepui has.
 const WRITE_BUFFERS: i32 = 4;
+/// Files of level 0 at which writes are slowed down, and stopped: what Tepui has.
+const DEEP_LEVEL_ZERO: (i32, i32) = (24, 48);
 /// Log files that wait to be written again: one for each memtable.
 const RECYCLED_LOGS: usize = 4;
 /// Number of processors that compactions may use.
@@ -68,11 +70,14 @@ pub struct Writing {
     pub pipelined: bool,
     /// Log files are written again in place, so that a sync has no metadata to write.
     pub recycled: bool,
+    /// Writes are slowed down, and stopped, where Tepui refuses some of them, and all; else at RocksDB's defaults, which are
+    /// less deep.
+    pub deep_level_zero: bool,
 }
 
 impl Default for Writing {
     fn default() -> Self {
-        Self { pipelined: true, recycled: true }
+        Self { pipelined: true, recycled: true, deep_level_zero: false }
     }
 }
 
@@ -214,6 +219,11 @@ impl Settings {
             options.set_allow_concurrent_memtable_write(true);
             options.set_max_write_buffer_number(WRITE_BUFFERS);
             options.set_max_background_jobs(WRITING_JOBS);
+            if writing.deep_level_zero {
+                let (slowdown, stop) = DEEP_LEVEL_ZERO;
+                options.set_level_zero_slowdown_writes_trigger(slowdown);
+                options.set_level_zero_stop_writes_trigger(stop);
+            }
             if writing.recycled {
                 options.set_recycle_log_file_num(RECYCLED_LOGS);
                 // RocksDB 7 sets it to 0 again, without a word, beside the default mode of recovery, which only a start after

@@ -212,8 +212,10 @@ impl Rocks {
         Ok(files_made_bytes(&log))
     }
 
-    fn property(&self, name: &str) -> f64 {
-        self.shared.db.property_int_value(name).ok().flatten().map_or(0.0, |v| v as f64)
+    fn property(&self, name: &str) -> Result<f64> {
+        let value = self.shared.db.property_int_value(name).map_err(failed("telling of itself"))?;
+        let value = value.ok_or_else(|| Error::failed(format!("RocksDB does not tell {name}")))?;
+        Ok(value as f64)
     }
 
     /// Index and filter bytes of all files, from their properties.
@@ -325,7 +327,7 @@ impl Store for Rocks {
         let mut settled = 0;
         while settled < SETTLE_LOOKS {
             progress.check()?;
-            let due: f64 = BUSY.iter().map(|name| self.property(name)).sum();
+            let due: f64 = BUSY.iter().map(|name| self.property(name)).sum::<Result<_>>()?;
             settled = if due > 0.0 { 0 } else { settled + 1 };
             clock::pause(SETTLE_LOOK);
         }
@@ -355,10 +357,11 @@ impl Store for Rocks {
 
     fn figures(&self) -> Vec<Figure> {
         let (index, filter) = self.table_bytes();
+        let sst_bytes = self.property("rocksdb.total-sst-files-size");
         vec![
             Figure::gauge("cache_bytes", self.shared.cache.get_usage() as f64),
             Figure::gauge("cache_pinned_bytes", self.shared.cache.get_pinned_usage() as f64),
-            Figure::gauge("sst_bytes", self.property("rocksdb.total-sst-files-size")),
+            Figure::gauge("sst_bytes", sst_bytes.unwrap_or(f64::NAN)),
             Figure::gauge("index_bytes", index),
             Figure::gauge("filter_bytes", filter),
         ]

@@ -63,6 +63,24 @@ impl Kind {
     }
 }
 
+/// Writes the rows that those who send too much write again and again: what everybody reads has them from the beginning.
+pub fn write_large_rows(endpoint: &Endpoint, table: String) -> Result<()> {
+    let nobody = Arc::new(AtomicU64::new(0));
+    let writer =
+        Bad { endpoint: endpoint.clone(), table, done: Arc::clone(&nobody), largest: nobody };
+    let runtime = runtime()?;
+    runtime.block_on(async {
+        let mut connection = writer.connect().await;
+        let written = carry_out(&mut connection, writer.request(LARGEST_ROWS)).await;
+        written.map_err(|status| Error::failed(format!("writing large rows: {status}")))
+    })
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Error::failed(format!("runtime: {error}")))
+}
+
 /// Bad clients at work; they stop when dropped.
 pub struct BadClients {
     stop: watch::Sender<bool>,
@@ -78,10 +96,7 @@ impl BadClients {
         let done = Arc::new(AtomicU64::new(0));
         let largest = Arc::new(AtomicU64::new(0));
         let (count, count_largest) = (Arc::clone(&done), Arc::clone(&largest));
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| Error::failed(format!("runtime: {error}")))?;
+        let runtime = runtime()?;
         let work = move || {
             run_when_idle();
             let bad = Bad { endpoint, table, done: count, largest: count_largest };

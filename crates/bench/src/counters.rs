@@ -86,9 +86,9 @@ impl DeviceCounters {
 /// What the machine's processors did, in ticks since it started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MachineTime {
-    /// All there was of it.
-    pub all: u64,
-    /// Of that what the host of a virtual machine took while something here wanted to run.
+    /// The time in which something here ran, or wanted to: a processor that has nothing to do loses nothing.
+    pub wanted: u64,
+    /// Of that what the host of a virtual machine took.
     pub stolen: u64,
 }
 
@@ -104,13 +104,14 @@ impl MachineTime {
         let line = stat.lines().next()?.strip_prefix("cpu ")?;
         let ticks: Vec<u64> =
             line.split_whitespace().take(8).map(|t| t.parse().ok()).collect::<Option<_>>()?;
-        Some(Self { all: ticks.iter().sum(), stolen: *ticks.get(7)? })
+        let idle = ticks.get(3)? + ticks.get(4)?;
+        Some(Self { wanted: ticks.iter().sum::<u64>() - idle, stolen: *ticks.get(7)? })
     }
 
     /// What has passed since an earlier reading.
     fn since(self, before: Self) -> Self {
         Self {
-            all: self.all.saturating_sub(before.all),
+            wanted: self.wanted.saturating_sub(before.wanted),
             stolen: self.stolen.saturating_sub(before.stolen),
         }
     }
@@ -122,7 +123,7 @@ impl MachineTime {
 
     /// The share that was taken.
     pub fn stolen_share(self) -> f64 {
-        if self.all > 0 { self.stolen as f64 / self.all as f64 } else { 0.0 }
+        if self.wanted > 0 { self.stolen as f64 / self.wanted as f64 } else { 0.0 }
     }
 }
 
@@ -310,9 +311,9 @@ mod tests {
     fn what_the_host_took_is_the_eighth_of_the_kernels_ticks() {
         let at = |stat| MachineTime::parse(stat).unwrap();
         let before = at("cpu  10 0 5 80 1 0 1 3 9 9\ncpu0 1 2 3\n");
-        assert_eq!(before, MachineTime { all: 100, stolen: 3 });
+        assert_eq!(before, MachineTime { wanted: 19, stolen: 3 });
         let after = at("cpu  40 10 15 100 1 0 1 33 9 9\n");
-        assert!((after.stolen_share_since(before) - 0.3).abs() < 1e-9);
+        assert!((after.stolen_share_since(before) - 0.375).abs() < 1e-9);
         assert!(before.stolen_share_since(before).abs() < 1e-9);
         for bad in ["", "cpu 1 2 3", "cpu a b c d e f g h", "cpu0 1 2 3 4 5 6 7 8"] {
             assert_eq!(MachineTime::parse(bad), None);

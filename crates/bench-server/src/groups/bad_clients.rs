@@ -1,5 +1,6 @@
 //! What everybody else sees of clients that do not read, send too much, or cancel: reads and writes of rows at a modest
-//! rate, with nobody else, beside threads that only use the processors, and beside each kind of bad clients. The server is a process
+//! rate, with nobody else, beside threads that only use the processors, and beside each kind of bad clients. Before and after each of
+//! these they are alone: what they see then, the mean of the two, is what the rest is compared with. The server is a process
 //! of its own, so that what it takes of memory, which has room for several of the largest requests, is its alone.
 //!
 //! Server and clients have half of the cores each, and of theirs the bystanders take what they need before the others get any: what is
@@ -15,7 +16,7 @@ use tepui_bench::grpc::INSTANCE;
 use tepui_bench::grpc::connection::Endpoint;
 use tepui_bench::{OpKind, Result, Share, Store as _, Workload};
 
-use crate::bad_clients::{BadClients, Kind, LARGEST_BYTES, Spinning};
+use crate::bad_clients::{BadClients, Kind, LARGEST_BYTES, Spinning, write_large_rows};
 use crate::bench::{Bench, Sample};
 use crate::priority::First;
 use crate::threads::Used;
@@ -47,6 +48,8 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let process = server.process();
     let clients = bench.clients_of("tepui", endpoint.clone(), TABLE, Some(process))?;
     clients.load(&dataset, &bench.progress)?;
+    let table = || format!("{INSTANCE}/tables/{TABLE}");
+    write_large_rows(&endpoint, table())?;
     clients.settle(&bench.progress)?;
     let share = |kind| Share { kind, weight: 1 };
     let bystanders = bench.workload(Workload {
@@ -55,50 +58,54 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         ..Workload::of("bystanders", OpKind::GetFamily)
     });
     let bystanders = Workload { in_flight: IN_FLIGHT, ..bystanders };
-    let (mut calm, mut spinning, mut largest) = (Vec::new(), Vec::new(), 0);
-    let mut beside = Kind::ALL.map(|kind| (kind, Vec::new(), 0));
-    let first = Cell::new(false);
+    let (mut spinning, mut largest) = (Vec::new(), 0);
+    let mut beside = Kind::ALL.map(|kind| (kind, Vec::new(), Vec::new()));
+    let first = Cell::new(true);
     let sample = |bench: &mut Bench, workload: &Workload| {
         let bystander = First::of_this_thread();
-        first.set(bystander.granted);
+        first.set(first.get() && bystander.granted);
         bench.sample(&clients, &Used::default, &dataset, workload)
     };
     for _ in 0..bench.sizes.rounds {
-        calm.push(sample(bench, &bystanders)?);
+        let mut before = sample(bench, &bystanders)?;
+        let mut between = |beside: Sample, after: Sample| {
+            let before = std::mem::replace(&mut before, after.clone());
+            Between { before, beside, after }
+        };
         let spun = spin_on(&cores, half)?;
         let named = Workload { name: "beside spinning threads".to_owned(), ..bystanders.clone() };
-        spinning.push(sample(bench, &named)?);
+        let spun_beside = sample(bench, &named)?;
         drop(spun);
+        spinning.push(between(spun_beside, sample(bench, &bystanders)?));
         for (kind, samples, done) in &mut beside {
-            let table = format!("{INSTANCE}/tables/{TABLE}");
-            let bad = BadClients::start(*kind, endpoint.clone(), table)?;
+            let bad = BadClients::start(*kind, endpoint.clone(), table())?;
             let named = Workload { name: format!("beside {}", kind.name()), ..bystanders.clone() };
-            samples.push(sample(bench, &named)?);
-            *done += bad.done();
+            let bad_beside = sample(bench, &named)?;
+            done.push(bad.done());
             largest += bad.largest();
             drop(bad);
             clients.settle(&bench.progress)?;
+            samples.push(between(bad_beside, sample(bench, &bystanders)?));
         }
     }
     let peak = process.figures().rss_peak_bytes;
     drop((server, cores));
-    let ratio = spinning.iter().zip(&calm).map(|(beside, alone)| p99(beside) / p99(alone));
     let name = "bystanders' p99 beside threads that only spin, on all processors, over alone";
-    let line = Line::new(GROUP, name, Spread::of(ratio), Bar::Published);
-    bench.say(if first.get() {
-        line.note(p99s(&spinning, &calm))
-    } else {
-        line.note("bystanders wait for others' turns: to go first takes root or RLIMIT_RTPRIO")
+    let line = Line::new(GROUP, name, Between::ratios(&spinning), Bar::Published);
+    bench.say(line.note(Between::p99s(&spinning)));
+    // Behind others' turns they measure those who share a machine with them.
+    let behind = (!first.get()).then(|| {
+        "bystanders wait for others' turns: to go first takes root or RLIMIT_RTPRIO".to_owned()
     });
     for (kind, samples, done) in &beside {
-        let ratio = samples.iter().zip(&calm).map(|(beside, alone)| p99(beside) / p99(alone));
-        let doubt = (*done == 0).then(|| "the bad clients got nothing done".to_owned());
-        let left_out = || samples.iter().find_map(|sample| sample.run.left_out());
-        let doubt = doubt.or_else(left_out);
-        let note = format!("{}; {done} requests of theirs", p99s(samples, &calm));
+        let idle = done.contains(&0).then(|| "the bad clients got nothing done".to_owned());
+        let left_out = || samples.iter().find_map(|sample| sample.beside.run.left_out());
+        let doubt = behind.clone().or(idle).or_else(left_out);
+        let done = done.iter().sum::<u64>();
+        let note = format!("{}; {done} requests of theirs", Between::p99s(samples));
         let name = format!("bystanders' p99 beside {}, over alone", kind.name());
         bench.say(
-            Line::new(GROUP, name, Spread::of(ratio), Bar::AtMost(P99_MAX))
+            Line::new(GROUP, name, Between::ratios(samples), Bar::AtMost(P99_MAX))
                 .note(note)
                 .unless(doubt),
         );
@@ -107,16 +114,36 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// What bystanders see beside others, and alone.
-fn p99s(beside: &[Sample], alone: &[Sample]) -> String {
-    let middle = |of: &[Sample], p99: fn(&Sample) -> f64| Spread::of(of.iter().map(p99)).median;
-    format!(
-        "p99 of reads {:.0} and of writes {:.0} us beside them, {:.0} and {:.0} us alone",
-        middle(beside, read_p99),
-        middle(beside, write_p99),
-        middle(alone, read_p99),
-        middle(alone, write_p99)
-    )
+/// What bystanders see beside others, and before and after that.
+struct Between {
+    before: Sample,
+    beside: Sample,
+    after: Sample,
+}
+
+impl Between {
+    fn alone(&self, p99: fn(&Sample) -> f64) -> f64 {
+        f64::midpoint(p99(&self.before), p99(&self.after))
+    }
+
+    /// The p99 beside others over that alone.
+    fn ratios(all: &[Self]) -> Spread {
+        Spread::of(all.iter().map(|one| p99(&one.beside) / one.alone(p99)))
+    }
+
+    fn p99s(all: &[Self]) -> String {
+        let beside =
+            |p99: fn(&Sample) -> f64| Spread::of(all.iter().map(|one| p99(&one.beside))).median;
+        let alone =
+            |p99: fn(&Sample) -> f64| Spread::of(all.iter().map(|one| one.alone(p99))).median;
+        format!(
+            "p99 of reads {:.0} and of writes {:.0} us beside them, {:.0} and {:.0} us alone",
+            beside(read_p99),
+            beside(write_p99),
+            alone(read_p99),
+            alone(write_p99)
+        )
+    }
 }
 
 /// Threads that use each core, those of the server and those of the clients: this thread's are the latter.
