@@ -45,7 +45,7 @@ pub const FAMILY: FamilyId = FAMILY_OWN_MIN;
 
 /// What compaction must know of it.
 pub fn family_options() -> FamilyOptions {
-    FamilyOptions { gc: Some(GcRule::MaxAge(window_micros())), aggregate: None }
+    FamilyOptions { gc: Some(GcRule::MaxAge(window_micros())), aggregate: None, gc_since_micros: 0 }
 }
 
 fn window_micros() -> i64 {

@@ -22,6 +22,8 @@ pub struct FamilySchema {
     pub id: FamilyId,
     /// Which cells may be collected; `None` keeps everything.
     pub gc: Option<GcRule>,
+    /// When that was changed last, in microseconds since 1970; 0 where it never was.
+    pub gc_since_micros: i64,
     /// How cells combine in an aggregate family; `None` for an ordinary one.
     pub aggregate: Option<AggregateType>,
     /// The value type as it was given, to be shown again.
@@ -31,7 +33,7 @@ pub struct FamilySchema {
 impl FamilySchema {
     /// An ordinary family that keeps everything.
     pub fn new(id: FamilyId) -> Self {
-        Self { id, gc: None, aggregate: None, value_type: None }
+        Self { id, gc: None, gc_since_micros: 0, aggregate: None, value_type: None }
     }
 }
 
@@ -80,7 +82,9 @@ impl TableSchema {
             .families
             .values()
             .map(|f| {
-                (f.id, FamilyOptions { gc: f.gc.clone(), aggregate: f.aggregate.map(|a| a.how) })
+                let aggregate = f.aggregate.map(|a| a.how);
+                let gc_since_micros = f.gc_since_micros;
+                (f.id, FamilyOptions { gc: f.gc.clone(), gc_since_micros, aggregate })
             })
             .collect();
         // Only what adds up has tokens; a table without has no rule on their account.
@@ -165,12 +169,14 @@ mod tests {
         let mut schema = schema();
         let family = schema.families.get_mut("zeta").unwrap();
         family.gc = Some(GcRule::MaxVersions(3));
+        family.gc_since_micros = 7_000;
         family.aggregate = Some(AggregateType::of_numbers(Aggregate::Max));
         let tablet = schema.to_tablet_schema();
         assert_eq!(
             tablet.family(FamilyId(1)),
             Some(&FamilyOptions {
                 gc: Some(GcRule::MaxVersions(3)),
+                gc_since_micros: 7_000,
                 aggregate: Some(Aggregate::Max)
             })
         );

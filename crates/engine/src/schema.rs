@@ -115,6 +115,8 @@ impl Eq for Aggregate {}
 pub struct FamilyOptions {
     /// `None`: keep everything.
     pub gc: Option<GcRule>,
+    /// When that was changed last, in microseconds since 1970; 0 where it never was.
+    pub gc_since_micros: i64,
     /// `None`: an ordinary family.
     pub aggregate: Option<Aggregate>,
 }
@@ -135,6 +137,16 @@ impl TabletSchema {
     /// The rule of one of the table's families; none of those that are the server's own.
     pub fn user_rule(&self, id: FamilyId) -> Option<&GcRule> {
         self.family(id).filter(|_| !id.is_own()).and_then(|family| family.gc.as_ref())
+    }
+
+    /// Whether the rules of families that the `other` schema has, too, are the same there.
+    pub fn has_rules_of(&self, other: &Self) -> bool {
+        self.families.iter().all(|(id, family)| {
+            let other = other.family(*id);
+            other.is_none_or(|other| {
+                (&other.gc, other.gc_since_micros) == (&family.gc, family.gc_since_micros)
+            })
+        })
     }
 
     /// Whether one of the table's families has a rule.
@@ -196,7 +208,8 @@ mod tests {
     #[test]
     fn only_the_server_s_own_families_keep_their_rules() {
         let own = crate::cell::FAMILY_OWN_MIN;
-        let family = || FamilyOptions { gc: Some(GcRule::MaxAge(1)), aggregate: None };
+        let family =
+            || FamilyOptions { gc: Some(GcRule::MaxAge(1)), aggregate: None, gc_since_micros: 0 };
         let schema = TabletSchema { families: [(FamilyId(1), family()), (own, family())].into() };
         assert!(schema.has_user_rules());
         let left = schema.without_user_rules();

@@ -581,7 +581,12 @@ mod tests {
 
     #[test]
     fn a_family_has_its_name_from_its_first_write_to_the_last_stream_of_it() {
-        let family = |name: &str, id| FamilyRecord { name: name.to_owned(), id, config: None };
+        let family = |name: &str, id| FamilyRecord {
+            name: name.to_owned(),
+            id,
+            config: None,
+            ..FamilyRecord::default()
+        };
         let record = TableRecord {
             families: vec![family("dropped-now", 1)],
             former_families: vec![family("dropped", 2)],

@@ -68,15 +68,24 @@ pub(crate) fn files_beneath<'v>(version: &'v Version, pick: &Pick) -> Vec<&'v Ss
     if pick.bottommost {
         return Vec::new();
     }
+    let newest = pick.inputs.iter().map(|file| file.max_seq).max();
+    others_of_rows(version, pick)
+        .filter(|file| match pick.output_level {
+            0 if file.level == 0 => newest.is_none_or(|newest| file.min_seq <= newest),
+            output_level => file.level > output_level,
+        })
+        .collect()
+}
+
+/// The files that may have newer data of the rows of `pick` and are not its inputs: all but those further down. In level 0 that may
+/// be older ones, too.
+pub(crate) fn files_above<'v>(version: &'v Version, pick: &Pick) -> Vec<&'v SstRef> {
+    others_of_rows(version, pick).filter(|file| file.level <= pick.output_level).collect()
+}
+
+fn others_of_rows<'v>(version: &'v Version, pick: &Pick) -> impl Iterator<Item = &'v SstRef> {
     let span = pick.span();
     let taken: HashSet<_> = pick.inputs.iter().map(|file| file.id).collect();
-    let newest = pick.inputs.iter().map(|file| file.max_seq).max();
-    let is_beneath = |file: &SstRef| match pick.output_level {
-        0 if file.level == 0 => {
-            !taken.contains(&file.id) && newest.is_none_or(|newest| file.min_seq <= newest)
-        }
-        output_level => file.level > output_level,
-    };
     let files = version.ssts().map(AsRef::as_ref);
-    files.filter(|file| is_beneath(file) && file.span().overlaps(&span)).collect()
+    files.filter(move |file| !taken.contains(&file.id) && file.span().overlaps(&span))
 }

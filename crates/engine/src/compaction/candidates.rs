@@ -115,7 +115,7 @@ mod tests {
     use crate::schema::{FamilyOptions, GcRule};
 
     fn schema() -> TabletSchema {
-        let family = |gc| FamilyOptions { gc: Some(gc), aggregate: None };
+        let family = |gc| FamilyOptions { gc: Some(gc), aggregate: None, gc_since_micros: 0 };
         let both = GcRule::Intersection(vec![GcRule::MaxVersions(1), GcRule::MaxAge(5_000)]);
         let families = [
             (FamilyId(1), family(GcRule::MaxVersions(2))),

@@ -475,11 +475,11 @@ mod tests {
         let schema = |rules: &[&GcRule]| TabletSchema {
             families: (0..)
                 .map(FamilyId)
-                .zip(
-                    rules
-                        .iter()
-                        .map(|rule| FamilyOptions { gc: Some((*rule).clone()), aggregate: None }),
-                )
+                .zip(rules.iter().map(|rule| FamilyOptions {
+                    gc: Some((*rule).clone()),
+                    aggregate: None,
+                    gc_since_micros: 0,
+                }))
                 .collect(),
         };
         let seconds =

@@ -11,9 +11,12 @@
 //! * *Max age* looks at a cell's own timestamp alone, so it can collect anywhere.
 //! * *Max versions* collects a cell that has `n` live newer cells in its column. Cells out of sight can
 //!   only add newer cells, never take away from the `n` in sight, unless a tombstone out of sight
-//!   hides some of them. Such a tombstone is newer than all that is in sight: before it was written
-//!   the cell was collectable, and a rule promises only that cells it does not collect stay. So a count
-//!   in sight is enough; hidden cells are not counted, as a read would not see them.
+//!   hides some of them and not the cell itself: a deletion of single cells. Such a tombstone is newer than all that is
+//!   in sight. Where the cell was collectable before it was written, a count in sight is enough, since a rule promises only that
+//!   cells it does not collect stay. It was not where the rule asks for an age, too, and the cell came to that only afterwards, or
+//!   where the rule itself is younger than the deletion. Then the cell may be the last one that is left of its column, and is not
+//!   collected for its number of newer ones until the deletion is in sight ([`Times::deletions_micros`]).
+//!   Hidden cells are not counted, as a read would not see them.
 //! * Unions and intersections combine these. No rule ever stops collecting a cell when the cell gets
 //!   older or gets more newer neighbours, so a cell that was collected early is one that a compaction
 //!   of everything would collect as well, and the cells that outlive a collection still count the
@@ -45,7 +48,28 @@
 use std::collections::BTreeMap;
 
 use crate::cell::{FamilyId, Timestamp};
-use crate::schema::GcRule;
+use crate::schema::FamilyOptions;
+
+/// After how long a cell is looked at again that may go unless a deletion out of sight has to do with it: a day. Mostly a merge with that
+/// deletion comes before; a file that waits for it is rewritten no more often than that.
+const COUNTED_AGAIN_MICROS: i64 = 24 * 60 * 60 * 1_000_000;
+
+/// The times by which a compaction collects, in microseconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// Now: what ages are measured by.
+    pub now_micros: i64,
+    /// From when on there may be deletions of single cells that are out of sight, and newer than what is in sight of their rows; `i64::MAX` where
+    /// there are none. Those that come later than now do not count: what is collected now was collectable before them.
+    pub deletions_micros: i64,
+}
+
+impl Times {
+    /// Of a compaction that sees all deletions there are.
+    pub fn all_in_sight(now_micros: i64) -> Self {
+        Self { now_micros, deletions_micros: i64::MAX }
+    }
+}
 
 /// What becomes of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,61 +112,107 @@ impl ColumnGc {
     /// is left to the rules of hiding, and not counted.
     pub fn judge(
         &mut self,
-        rule: Option<&GcRule>,
+        family: Option<&FamilyOptions>,
         timestamp: Timestamp,
         live: bool,
         in_snapshot: bool,
-        now_micros: i64,
+        times: Times,
     ) -> Verdict {
         if !live {
             return Verdict::Keep;
         }
         let newer = self.newer;
         self.newer = newer.saturating_add(1);
-        match rule.and_then(|rule| rule.collects_from(newer, timestamp)) {
-            Some(from) if from <= now_micros && !in_snapshot => Verdict::Collect,
-            Some(from) => Verdict::KeepUntil(from),
-            None => Verdict::Keep,
+        let Some((family, rule)) = family.and_then(|f| f.gc.as_ref().map(|rule| (f, rule))) else {
+            return Verdict::Keep;
+        };
+        let Some(from) = rule.collects_from(newer, timestamp) else { return Verdict::Keep };
+        if from > times.now_micros || in_snapshot {
+            return Verdict::KeepUntil(from);
         }
+        let counted = from.max(family.gc_since_micros) <= times.deletions_micros;
+        if counted || rule.collects(0, timestamp, times.now_micros) {
+            return Verdict::Collect;
+        }
+        let again = times.now_micros.saturating_add(COUNTED_AGAIN_MICROS);
+        let alone = rule.collects_from(0, timestamp).unwrap_or(i64::MAX);
+        Verdict::KeepUntil(again.min(alone))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schema::GcRule;
+
+    fn by(rule: GcRule) -> FamilyOptions {
+        FamilyOptions { gc: Some(rule), ..FamilyOptions::default() }
+    }
 
     #[test]
     fn only_live_cells_count_as_versions() {
-        let rule = GcRule::MaxVersions(1);
+        let family = by(GcRule::MaxVersions(1));
         let mut column = ColumnGc::default();
-        assert_eq!(column.judge(Some(&rule), 9, false, false, 0), Verdict::Keep);
-        assert_eq!(column.judge(Some(&rule), 8, true, false, 0), Verdict::Keep);
-        assert_eq!(column.judge(Some(&rule), 7, true, false, 0), Verdict::Collect);
+        let now = Times::all_in_sight(0);
+        assert_eq!(column.judge(Some(&family), 9, false, false, now), Verdict::Keep);
+        assert_eq!(column.judge(Some(&family), 8, true, false, now), Verdict::Keep);
+        assert_eq!(column.judge(Some(&family), 7, true, false, now), Verdict::Collect);
     }
 
     #[test]
     fn a_cell_in_a_snapshot_stays_and_counts() {
-        let rule = GcRule::MaxVersions(1);
+        let family = by(GcRule::MaxVersions(1));
         let mut column = ColumnGc::default();
-        assert_eq!(column.judge(Some(&rule), 9, true, true, 0), Verdict::Keep);
-        assert_eq!(column.judge(Some(&rule), 8, true, true, 0), Verdict::KeepUntil(i64::MIN));
-        assert_eq!(column.judge(Some(&rule), 7, true, false, 0), Verdict::Collect);
+        let now = Times::all_in_sight(0);
+        assert_eq!(column.judge(Some(&family), 9, true, true, now), Verdict::Keep);
+        assert_eq!(column.judge(Some(&family), 8, true, true, now), Verdict::KeepUntil(i64::MIN));
+        assert_eq!(column.judge(Some(&family), 7, true, false, now), Verdict::Collect);
     }
 
     #[test]
     fn a_cell_that_time_alone_lets_go_stays_until_then() {
-        let rule = GcRule::Intersection(vec![GcRule::MaxVersions(1), GcRule::MaxAge(5)]);
+        let family = by(GcRule::Intersection(vec![GcRule::MaxVersions(1), GcRule::MaxAge(5)]));
         let mut column = ColumnGc::default();
-        assert_eq!(column.judge(Some(&rule), 9, true, false, 10), Verdict::Keep);
-        assert_eq!(column.judge(Some(&rule), 8, true, false, 10), Verdict::KeepUntil(14));
-        assert_eq!(column.judge(Some(&rule), 4, true, false, 10), Verdict::Collect);
+        let now = Times::all_in_sight(10);
+        assert_eq!(column.judge(Some(&family), 9, true, false, now), Verdict::Keep);
+        assert_eq!(column.judge(Some(&family), 8, true, false, now), Verdict::KeepUntil(14));
+        assert_eq!(column.judge(Some(&family), 4, true, false, now), Verdict::Collect);
+    }
+
+    #[test]
+    fn a_cell_that_a_deletion_out_of_sight_may_have_left_alone_is_not_collected_by_what_is_counted()
+    {
+        use GcRule::{Intersection, MaxAge, MaxVersions, Union};
+        let again = 100 + COUNTED_AGAIN_MICROS;
+        let second = |rule, gc_since_micros, deletions_micros| {
+            let family = FamilyOptions { gc_since_micros, ..by(rule) };
+            let times = Times { now_micros: 100, deletions_micros };
+            let mut column = ColumnGc::default();
+            assert_ne!(column.judge(Some(&family), 90, true, false, times), Verdict::Collect);
+            column.judge(Some(&family), 40, true, false, times)
+        };
+        let both = || Intersection(vec![MaxVersions(1), MaxAge(50)]);
+        // It came to its age at 91.
+        assert_eq!(second(both(), 0, 90), Verdict::KeepUntil(again));
+        assert_eq!(second(both(), 0, 91), Verdict::Collect);
+        assert_eq!(second(MaxVersions(1), 0, i64::MIN), Verdict::KeepUntil(again));
+        assert_eq!(second(MaxVersions(1), 0, 0), Verdict::Collect);
+        // The rule is younger than the deletion.
+        assert_eq!(second(MaxVersions(1), 61, 60), Verdict::KeepUntil(again));
+        assert_eq!(second(MaxVersions(1), 60, 60), Verdict::Collect);
+        // For its age alone it goes whatever was deleted.
+        let either = || Union(vec![MaxVersions(1), MaxAge(55)]);
+        assert_eq!(second(either(), 61, 60), Verdict::Collect);
+        let later = Union(vec![MaxVersions(1), MaxAge(70)]);
+        assert_eq!(second(later, 61, 60), Verdict::KeepUntil(111));
     }
 
     #[test]
     fn without_a_rule_everything_stays() {
         let mut column = ColumnGc::default();
         for timestamp in (0..10).rev() {
-            assert_eq!(column.judge(None, timestamp, true, false, i64::MAX), Verdict::Keep);
+            let end = Times::all_in_sight(i64::MAX);
+            assert_eq!(column.judge(None, timestamp, true, false, end), Verdict::Keep);
         }
     }
 }

@@ -45,7 +45,7 @@ use bytes::Bytes;
 
 use crate::cell::{FAMILY_NONE, FamilyId, KeyView, Kind, SUFFIX_LEN, Seq, Timestamp};
 use crate::compaction::Beneath;
-use crate::compaction::gc::{ColumnGc, Verdict};
+use crate::compaction::gc::{ColumnGc, Times, Verdict};
 use crate::cursor::{Cursor, Entry, Step};
 use crate::error::Result;
 use crate::manifest::Excised;
@@ -63,8 +63,8 @@ pub struct CompactionSpec {
     pub beneath: Beneath,
     /// Dropped ranges.
     pub excised: Arc<[Excised]>,
-    /// The time by which ages are measured: microseconds since 1970.
-    pub now_micros: i64,
+    /// What rules go by.
+    pub times: Times,
 }
 
 /// What a compaction did, in records. `records_in` is the sum of `records_out` and the counts of dropped
@@ -439,8 +439,8 @@ impl CompactionStream {
             && !self.column_hiders.hide_latest(seq)
             && !self.ranges.iter_mut().any(|ranges| seq < ranges.hidden_below(at));
         let in_snapshot = stripe < self.latest_stripe();
-        let rule = self.spec.schema.family(self.family).and_then(|f| f.gc.as_ref());
-        self.gc.judge(rule, self.timestamp, live, in_snapshot, self.spec.now_micros)
+        let family = self.spec.schema.family(self.family);
+        self.gc.judge(family, self.timestamp, live, in_snapshot, self.spec.times)
     }
 
     /// A tombstone of the current family (of the row, where that is none), which hides timestamps from `from` on.

@@ -45,6 +45,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{Append, CommitLog, EncodedBatch, Hlc, LogObserver, Owes, closed, lock, poisoned};
 use crate::cell::Seq;
+use crate::changes::commit_micros;
 use crate::error::{Error, ErrorKind, Result};
 use crate::relay;
 
@@ -444,6 +445,14 @@ impl CommitPipeline {
         let state = lock(&self.shared.state);
         self.shared.check_failed()?;
         Ok(state.flying.back().map_or_else(|| self.visible(), |flying| flying.last_seq))
+    }
+
+    /// When the first of the writes that have begun and are not visible was given its sequence, in microseconds since 1970, or
+    /// somewhat before that; `None` where there are none. What begins later has a later one.
+    pub fn first_begun_micros(&self) -> Option<i64> {
+        let state = lock(&self.shared.state);
+        // Its first sequence may be of the millisecond before.
+        state.flying.front().map(|first| commit_micros(first.last_seq).saturating_sub(1_000))
     }
 
     /// The last sequence of the batches that the log was given, visible or not.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::cell::{FamilyId, RowRange, SEQ_COUNTER_BITS, SEQ_MAX};
-use crate::compaction::beneath::files_beneath;
+use crate::compaction::beneath::{files_above, files_beneath};
 use crate::compaction::collect::{self, COLLECT_EAGER_BYTES, CollectInputs, Freed};
 use crate::compaction::cuts::CutRule;
 use crate::compaction::job::{self, JobOutput};
@@ -31,6 +31,7 @@ use crate::setbacks::Work;
 use crate::sst::FileId;
 use crate::store::Outputs;
 
+use super::deletions::with_newer;
 use super::drop_rows::{RunningJob, cut_out};
 use super::merge::Merge;
 use super::view::{OpenFiles, View};
@@ -556,6 +557,7 @@ impl Claim {
             return self.move_down();
         }
         let job = tablet.begin_job();
+        let times = tablet.begin_collecting();
         let view = tablet.view.load_full();
         if !self.inputs_unchanged(&view.version) {
             return Ok(());
@@ -569,12 +571,13 @@ impl Claim {
         let bytes = pick.input_bytes().saturating_add(values.moved_bytes());
         let room = Arc::new(space.promise(bytes, is_level_zero)?);
         let values = Arc::new(values);
+        let above = files_above(&view.version, pick);
         let spec = CompactionSpec {
             schema: Arc::clone(&schema),
             snapshots: Vec::new(),
             beneath: Beneath::of(files_beneath(&view.version, pick), &|sst| view.properties(sst)),
             excised: Arc::default(),
-            now_micros: tablet.core.expiry_micros(),
+            times: with_newer(times, &view, above, view.memtables().map(AsRef::as_ref)),
         };
         let files = self.open_files(&view)?;
         let parts = self.offer_parts(&view, spec, rows.clone(), &files, &values, room);
@@ -696,7 +699,7 @@ impl Claim {
         let mut manifest = tablet.lock_manifest();
         // What is read-only stays as it is: the log may have failed since the part before.
         let healthy = tablet.core.check_healthy();
-        let lacks = tablet.lacks_in_silence(of.schema, &output.stats);
+        let lacks = tablet.lacks_what_is_kept(of.schema, &output.stats);
         if lacks || healthy.is_err() {
             opened.discard(&tablet.core.store);
             return healthy.map(|()| false);

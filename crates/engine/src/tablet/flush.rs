@@ -19,6 +19,7 @@ use crate::setbacks::Work;
 use crate::store::Outputs;
 
 use super::Tablet;
+use super::deletions::with_newer;
 
 /// How long the background leaves a flush alone that failed for want of room, of open files or of memory: at first, and at
 /// most after twice as long each time, in microseconds. A try may write a memtable before it fails; a longer pause keeps
@@ -223,12 +224,17 @@ impl Tablet {
         // The drops that begin from here on are newer than the whole memtable and cut the output.
         let version = self.lock_manifest().version();
         let schema = self.compaction_schema()?;
+        let times = self.begin_collecting();
+        let newer = self.view.load_full();
+        let memtables = newer.memtables().filter(|other| !Arc::ptr_eq(other, memtable));
+        let times = with_newer(times, &newer, [], memtables.map(AsRef::as_ref));
+        drop(newer);
         let spec = CompactionSpec {
             schema: Arc::clone(&schema),
             snapshots: Vec::new(),
             beneath: Beneath::of(version.ssts().map(AsRef::as_ref), &|sst| view.properties(sst)),
             excised: version.excised().into(),
-            now_micros: self.core.expiry_micros(),
+            times,
         };
         let cursors: Vec<Box<dyn Cursor>> = vec![Box::new(memtable.cursor(RowRange::all()))];
         let pace = |bytes| self.core.keep_pace(bytes, Urgency::Flush, &|| true);
@@ -241,7 +247,7 @@ impl Tablet {
         EngineMetrics::add(&self.core.metrics.flush_bytes, written);
         let opened = self.open_outputs(&output)?;
         let mut manifest = self.lock_manifest();
-        if self.lacks_in_silence(&schema, &output.stats) {
+        if self.lacks_what_is_kept(&schema, &output.stats) {
             // The memtable waits still, and is flushed again.
             opened.discard(&self.core.store);
             return Ok(());

@@ -17,6 +17,7 @@
 
 mod collector;
 mod compact;
+mod deletions;
 mod drop_rows;
 mod dues;
 mod flush;
@@ -446,11 +447,12 @@ impl Tablet {
         }
     }
 
-    /// Whether the outputs of a flush or compaction that went by `schema` must not be installed: changes are kept since it
-    /// began, and it has taken cells away that nothing tells of. The caller holds the manifest's lock.
-    fn lacks_in_silence(&self, schema: &TabletSchema, stats: &CompactionStats) -> bool {
-        let collected = stats.collected + stats.buried > 0;
-        collected && schema.has_user_rules() && self.changes_kept().is_some()
+    /// Whether the outputs of a flush or compaction that went by `schema` must not be installed: it has taken cells away, and they might
+    /// have stayed by the rules that have been set since; or nothing tells of them, and changes are kept since. The caller holds the
+    /// manifest's lock.
+    fn lacks_what_is_kept(&self, schema: &TabletSchema, stats: &CompactionStats) -> bool {
+        stats.collected + stats.buried > 0
+            && self.compaction_schema().is_ok_and(|now| !schema.has_rules_of(&now))
     }
 
     fn no_schema() -> Error {

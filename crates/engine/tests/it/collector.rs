@@ -25,7 +25,7 @@ const DAY: Duration = Duration::from_hours(24);
 const HOUR: i64 = 3_600_000_000;
 
 fn schema(gc: GcRule) -> TabletSchema {
-    let family = FamilyOptions { gc: Some(gc), aggregate: None };
+    let family = FamilyOptions { gc: Some(gc), aggregate: None, gc_since_micros: 0 };
     TabletSchema { families: [(FamilyId(1), family)].into() }
 }
 
@@ -400,7 +400,7 @@ fn a_row_with_thousands_of_columns_and_thousands_of_rows_are_collected_in_pieces
 #[test]
 fn an_aggregate_cell_goes_as_a_whole_and_begins_anew() {
     let gc = Some(GcRule::MaxAge(HOUR));
-    let family = FamilyOptions { gc, aggregate: Some(Aggregate::Sum) };
+    let family = FamilyOptions { gc, aggregate: Some(Aggregate::Sum), gc_since_micros: 0 };
     let schema = TabletSchema { families: [(FamilyId(1), family)].into() };
     let replayed = Replayed::new(schema, 1);
     let rig = &replayed.rig;

@@ -324,7 +324,11 @@ fn a_run_of_tombstones_too_small_to_matter_for_space_goes_once_writes_pause() {
 
 #[test]
 fn files_of_which_everything_has_expired_go_without_being_read() {
-    let family = FamilyOptions { gc: Some(GcRule::MaxAge(3_600_000_000)), aggregate: None };
+    let family = FamilyOptions {
+        gc: Some(GcRule::MaxAge(3_600_000_000)),
+        aggregate: None,
+        gc_since_micros: 0,
+    };
     let schema = TabletSchema { families: [(FamilyId(1), family)].into() };
     let rig = Rig::new(many_parts(), schema, 27);
     // Rows are written in the order of their time, as events are.

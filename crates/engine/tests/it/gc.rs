@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tepui_engine::cell::{FamilyId, RowRange};
+use tepui_engine::cell::{FamilyId, Mutation, RowRange, TimestampRange};
 use tepui_engine::db::EngineOptions;
 use tepui_engine::options::CompressionPolicy;
 use tepui_engine::schema::{Aggregate, Combine, Combined, FamilyOptions, GcRule, TabletSchema};
@@ -13,7 +13,7 @@ use tepui_engine::schema::{Aggregate, Combine, Combined, FamilyOptions, GcRule, 
 use crate::harness::{Rig, START_MICROS, put, tiny_options};
 
 fn schema(gc: GcRule) -> TabletSchema {
-    let family = FamilyOptions { gc: Some(gc), aggregate: None };
+    let family = FamilyOptions { gc: Some(gc), aggregate: None, gc_since_micros: 0 };
     TabletSchema { families: [(FamilyId(1), family)].into() }
 }
 
@@ -106,6 +106,60 @@ fn an_old_version_under_a_new_one_in_memory_goes_by_a_rule_of_both() {
     rig.apply(b"r", vec![put(1, "q", START_MICROS + 2 * HOUR, "new")]);
     idle_for_a_minute(&rig);
     assert_eq!(timestamps(&rig, b"r"), [START_MICROS + 2 * HOUR]);
+}
+
+fn delete(timestamps: std::ops::Range<i64>) -> Mutation {
+    let timestamps = TimestampRange { start: timestamps.start, end: timestamps.end };
+    Mutation::DeleteCells { family: FamilyId(1), qualifier: "q".into(), timestamps }
+}
+
+#[test]
+fn a_version_that_a_deletion_has_left_alone_stays_though_it_comes_to_its_age() {
+    const HOUR: i64 = 3_600_000_000;
+    for in_memory in [true, false] {
+        let rules = vec![GcRule::MaxVersions(1), GcRule::MaxAge(HOUR)];
+        let rig = Rig::new(tiny_options(), schema(GcRule::Intersection(rules)), 1);
+        for timestamp in [START_MICROS, START_MICROS + 1000] {
+            rig.apply(b"r", vec![put(1, "q", timestamp, "v")]);
+        }
+        futures::executor::block_on(rig.tablet.flush()).unwrap();
+        rig.engine.compact_fully().unwrap();
+        rig.clock.advance_micros(HOUR as u64 - 1_000_000);
+        rig.apply(b"r", vec![delete(START_MICROS + 1000..START_MICROS + 2000)]);
+        if !in_memory {
+            futures::executor::block_on(rig.tablet.flush()).unwrap();
+        }
+        rig.clock.advance_micros(1_000_000);
+        idle_for_a_minute(&rig);
+        assert_eq!(timestamps(&rig, b"r"), [START_MICROS]);
+        // What is written above it has it go all the same.
+        rig.apply(b"r", vec![put(1, "q", START_MICROS + 5000, "v")]);
+        idle_for_a_minute(&rig);
+        assert_eq!(timestamps(&rig, b"r"), [START_MICROS + 5000]);
+    }
+}
+
+#[test]
+fn a_version_that_a_deletion_has_left_alone_stays_when_versions_are_counted_from_then_on() {
+    let rig = Rig::new(tiny_options(), schema(GcRule::MaxVersions(9)), 1);
+    for timestamp in [1000, 2000, 3000] {
+        rig.apply(b"r", vec![put(1, "q", timestamp, "v")]);
+    }
+    futures::executor::block_on(rig.tablet.flush()).unwrap();
+    rig.engine.compact_fully().unwrap();
+    rig.apply(b"r", vec![delete(2000..i64::MAX)]);
+    let gc_since_micros = rig.engine.newest_micros() + 1000;
+    let gc = Some(GcRule::MaxVersions(1));
+    let family = FamilyOptions { gc, gc_since_micros, ..FamilyOptions::default() };
+    let changed = TabletSchema { families: [(FamilyId(1), family)].into() };
+    rig.tablet.set_schema(Arc::new(changed));
+    idle_for_a_minute(&rig);
+    assert_eq!(timestamps(&rig, b"r"), [1000]);
+    for timestamp in [2000, 3000] {
+        rig.apply(b"r", vec![put(1, "q", timestamp, "v")]);
+    }
+    idle_for_a_minute(&rig);
+    assert_eq!(timestamps(&rig, b"r"), [3000]);
 }
 
 #[test]
@@ -323,7 +377,11 @@ impl Combined for ByteSet {
 
 #[test]
 fn opaque_states_combine_in_reads_and_compactions() {
-    let family = FamilyOptions { gc: None, aggregate: Some(Aggregate::Opaque(&ByteSets)) };
+    let family = FamilyOptions {
+        gc: None,
+        aggregate: Some(Aggregate::Opaque(&ByteSets)),
+        gc_since_micros: 0,
+    };
     let schema = TabletSchema { families: [(FamilyId(1), family)].into() };
     let rig = Rig::new(tiny_options(), schema, 1);
     for (n, operand) in ["b", "ca", "b", "d", "ad", "z", "bb"].into_iter().enumerate() {
@@ -379,7 +437,8 @@ impl Combined for Large {
 #[test]
 fn an_operand_that_meets_no_other_stays_as_small_as_it_came() {
     const CELLS: u64 = 200;
-    let family = FamilyOptions { gc: None, aggregate: Some(Aggregate::Opaque(&Larges)) };
+    let family =
+        FamilyOptions { gc: None, aggregate: Some(Aggregate::Opaque(&Larges)), gc_since_micros: 0 };
     let schema = TabletSchema { families: [(FamilyId(1), family)].into() };
     let options = EngineOptions { compression: CompressionPolicy::None, ..tiny_options() };
     let rig = Rig::new(options, schema, 1);
@@ -409,7 +468,7 @@ fn an_operand_that_meets_no_other_stays_as_small_as_it_came() {
 
 #[test]
 fn aggregates_survive_flushes_and_compactions() {
-    let family = FamilyOptions { gc: None, aggregate: Some(Aggregate::Sum) };
+    let family = FamilyOptions { gc: None, aggregate: Some(Aggregate::Sum), gc_since_micros: 0 };
     let schema = TabletSchema { families: [(FamilyId(1), family)].into() };
     let rig = Rig::new(tiny_options(), schema, 1);
     for n in 1..=10i64 {

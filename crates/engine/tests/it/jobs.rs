@@ -19,7 +19,8 @@ use crate::harness::{Rig, START_MICROS, env, plain_schema, put, tiny_options};
 const MINUTE_MICROS: u64 = 60_000_000;
 
 fn max_age(micros: i64) -> TabletSchema {
-    let family = FamilyOptions { gc: Some(GcRule::MaxAge(micros)), aggregate: None };
+    let family =
+        FamilyOptions { gc: Some(GcRule::MaxAge(micros)), aggregate: None, gc_since_micros: 0 };
     TabletSchema { families: [(FamilyId(1), family)].into() }
 }
 

@@ -506,7 +506,8 @@ mod tests {
         let list = r#type::Array { element_type };
         let value_type = Some(admin::Type { kind: Some(r#type::Kind::ArrayType(Box::new(list))) });
         let config = Some(admin::ColumnFamily { value_type, ..admin::ColumnFamily::default() });
-        let family = FamilyRecord { name: "cf".to_owned(), id: 1, config };
+        let family =
+            FamilyRecord { name: "cf".to_owned(), id: 1, config, ..FamilyRecord::default() };
         TableRecord { families: vec![family], ..table(1) }
     }
 

@@ -29,9 +29,24 @@ fn family_schema(family: &FamilyRecord) -> Result<FamilySchema> {
     let config = family.config.as_ref().unwrap_or(&empty);
     let mut schema = FamilySchema::new(FamilyId(family.id));
     schema.gc = gc::gc_rule_from_proto(config.gc_rule.as_ref())?;
+    schema.gc_since_micros = family.gc_since_micros;
     schema.aggregate = value_type::aggregate_of_checked(config.value_type.as_ref())?;
     schema.value_type.clone_from(&config.value_type);
     Ok(schema)
+}
+
+/// Notes when the rules were changed that are others than before: after all that was written until `newest_micros`.
+pub fn note_changed_rules(before: &TableRecord, after: &mut TableRecord, newest_micros: i64) {
+    fn rule(family: &FamilyRecord) -> Option<&admin::GcRule> {
+        family.config.as_ref().and_then(|config| config.gc_rule.as_ref())
+    }
+    for family in &mut after.families {
+        let old = before.families.iter().find(|old| old.id == family.id);
+        if old.is_some_and(|old| rule(old) != rule(family)) {
+            // Times of writes are whole milliseconds.
+            family.gc_since_micros = newest_micros.saturating_add(1_000);
+        }
+    }
 }
 
 /// Adds a family; `ALREADY_EXISTS` where there is one of the name.
@@ -50,7 +65,9 @@ pub fn create(record: &mut TableRecord, name: &str, config: admin::ColumnFamily)
         )));
     }
     let id = record.next_family_id;
-    let family = FamilyRecord { name: name.to_owned(), id, config: Some(normalized(config)) };
+    let config = Some(normalized(config));
+    // There is nothing in it that its rule could be younger than.
+    let family = FamilyRecord { name: name.to_owned(), id, config, gc_since_micros: 0 };
     let value_type = family.config.as_ref().and_then(|config| config.value_type.as_ref());
     value_type::check(value_type).map_err(|error| of_family(name, &error))?;
     check_family(&family)?;
@@ -197,6 +214,25 @@ mod tests {
         admin::ColumnFamily { gc_rule, ..Default::default() }
     }
 
+    #[test]
+    fn a_rule_is_as_old_as_its_last_change() {
+        let before = table();
+        let after = |changes: &[Modification]| {
+            let mut after = modify(&before, changes).unwrap();
+            note_changed_rules(&before, &mut after, 5_000);
+            after.families.iter().map(|family| family.gc_since_micros).collect::<Vec<_>>()
+        };
+        let others = before.families.len();
+        let changed = after(&[modification("a", Mod::Update(versions(7)))]);
+        assert_eq!(changed.iter().filter(|since| **since == 6_000).count(), 1);
+        assert_eq!(changed.iter().filter(|since| **since == 0).count(), others - 1);
+        // What is new has nothing that is older than its rule.
+        let added = after(&[modification("new", Mod::Create(versions(7)))]);
+        assert_eq!(added, vec![0; others + 1]);
+        let rule = before.family("a").and_then(|family| family.config.clone()).unwrap();
+        assert_eq!(after(&[modification("a", Mod::Update(rule))]), vec![0; others]);
+    }
+
     fn typed(kind: admin::r#type::Kind) -> admin::ColumnFamily {
         let value_type = Some(admin::Type { kind: Some(kind) });
         admin::ColumnFamily { value_type, ..Default::default() }
@@ -233,7 +269,7 @@ mod tests {
         let error = create(&mut record, "new", typed(arrays())).unwrap_err();
         assert!(error.message().starts_with("column family \"new\": "), "{error}");
         let (name, config) = ("f".to_owned(), Some(typed(arrays())));
-        record.families.push(FamilyRecord { name, id: 1, config });
+        record.families.push(FamilyRecord { name, id: 1, config, ..FamilyRecord::default() });
         assert_eq!(schema(&record).unwrap().families.len(), 1);
         let record = modify(&record, &[modification("f", Mod::Update(versions(3)))]).unwrap();
         let to = |kind| [masked("f", typed(kind), &["value_type"])];

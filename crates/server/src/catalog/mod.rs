@@ -345,6 +345,8 @@ impl<H: Host> Catalog<H> {
         let _changing = self.change();
         let old = self.get(name)?;
         let mut record = change(&old.record)?;
+        let newest_micros = self.clock.now_micros().max(self.host.newest_micros());
+        families::note_changed_rules(&old.record, &mut record, newest_micros);
         let schema = Arc::new(families::schema(&record)?);
         let (before, after) =
             (old.record.change_stream_retention(), record.change_stream_retention());

@@ -86,6 +86,10 @@ pub struct FamilyRecord {
     /// Its configuration as the client gave it.
     #[prost(message, optional, tag = "3")]
     pub config: Option<admin::ColumnFamily>,
+    /// When its garbage-collection rule was changed last, in microseconds since 1970: what was deleted before may be all that the
+    /// rule would have kept, and must be seen before it counts versions.
+    #[prost(int64, tag = "4")]
+    pub gc_since_micros: i64,
 }
 
 /// The error of an entry that a newer server wrote: no damage, and to be left as it is.
@@ -171,6 +175,7 @@ mod tests {
                 name: "cf".to_owned(),
                 id: 1,
                 config: Some(admin::ColumnFamily::default()),
+                gc_since_micros: 9_000,
             }],
             next_family_id: 2,
             deletion_protection: true,
@@ -185,7 +190,12 @@ mod tests {
             tiered_storage_config: Some(admin::TieredStorageConfig::default()),
             row_key_schema: Some(admin::r#type::Struct::default()),
             change_stream_since: 6,
-            former_families: vec![FamilyRecord { name: "old".to_owned(), id: 2, config: None }],
+            former_families: vec![FamilyRecord {
+                name: "old".to_owned(),
+                id: 2,
+                config: None,
+                ..FamilyRecord::default()
+            }],
         }
     }
 

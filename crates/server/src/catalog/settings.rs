@@ -397,7 +397,8 @@ mod tests {
     }
 
     fn record() -> TableRecord {
-        let family = FamilyRecord { name: "cf".to_owned(), id: 1, config: None };
+        let family =
+            FamilyRecord { name: "cf".to_owned(), id: 1, config: None, ..FamilyRecord::default() };
         TableRecord { families: vec![family], ..TableRecord::default() }
     }
 

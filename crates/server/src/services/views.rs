@@ -70,7 +70,8 @@ mod tests {
 
     #[test]
     fn each_view_shows_its_fields_and_no_others() {
-        let family = FamilyRecord { name: "cf".to_owned(), id: 1, config: None };
+        let family =
+            FamilyRecord { name: "cf".to_owned(), id: 1, config: None, ..FamilyRecord::default() };
         let record = TableRecord {
             name: "projects/p/instances/i/tables/t".to_owned(),
             families: vec![family],

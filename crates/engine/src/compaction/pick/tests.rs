@@ -151,7 +151,7 @@ fn show(pick: &Pick) -> String {
 
 /// Family 1 counts versions; family 2 is not in the schema; family 3 keeps a cell for a second.
 fn schema() -> TabletSchema {
-    let family = |gc| FamilyOptions { gc: Some(gc), aggregate: None };
+    let family = |gc| FamilyOptions { gc: Some(gc), aggregate: None, gc_since_micros: 0 };
     let families = [
         (FamilyId(1), family(GcRule::MaxVersions(1))),
         (FamilyId(3), family(GcRule::MaxAge(1_000_000))),

@@ -18,7 +18,7 @@ fn spec(snapshots: Vec<Seq>, beneath: Beneath) -> CompactionSpec {
         snapshots,
         beneath,
         excised: Arc::from([]),
-        now_micros: 0,
+        times: Times::all_in_sight(0),
     }
 }
 
@@ -205,7 +205,7 @@ proptest! {
         let spec = |beneath| CompactionSpec {
             schema: schema(Some(rule.clone())),
             excised: Arc::clone(&excised),
-            now_micros: NOW,
+            times: Times::all_in_sight(NOW),
             ..spec(snapshots.clone(), beneath)
         };
         let latest = history.rows(SEQ_MAX, &schema(None));

@@ -201,7 +201,7 @@ pub(crate) fn project(rows: Vec<Row>, projection: &Projection) -> Vec<Row> {
 
 /// Families 1 (plain), 2 (sum), 3 (max); the family 4 of histories is not in it.
 pub(crate) fn schema(gc: Option<GcRule>) -> Arc<TabletSchema> {
-    let family = |aggregate| FamilyOptions { gc: gc.clone(), aggregate };
+    let family = |aggregate| FamilyOptions { gc: gc.clone(), aggregate, gc_since_micros: 0 };
     let families = [
         (FamilyId(1), family(None)),
         (FamilyId(2), family(Some(Aggregate::Sum))),

@@ -26,6 +26,7 @@ use crate::cell::{
     FamilyId, KeyView, Kind, Mutation, RowRange, SEQ_MAX, Seq, TIMESTAMP_MAX, Timestamp,
     TimestampRange,
 };
+use crate::compaction::gc::Times;
 use crate::compaction::{Beneath, CompactionSpec, CompactionStream};
 use crate::read::testing::model::{Event, History, schema};
 use crate::read::testing::{Record, cursors, read};
@@ -276,7 +277,7 @@ impl Script {
                 Beneath::Anything
             },
             excised: self.history.excised(),
-            now_micros: argument(words, "now").map_or(0, number),
+            times: Times::all_in_sight(argument(words, "now").map_or(0, number)),
         };
         let inputs = cursors(&self.runs[first..=last], true);
         let mut stream = CompactionStream::new(inputs, spec, &[]);

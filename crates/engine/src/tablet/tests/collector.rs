@@ -54,7 +54,7 @@ impl Ruled {
         let clock = Arc::new(Hooked { clock, hook: Mutex::default() });
         let options = EngineOptions { memtables_waiting_max: 1, ..EngineOptions::default() };
         let rig = rig_on(options, Arc::clone(&clock) as Arc<dyn Clock>);
-        let family = FamilyOptions { gc: Some(rule), aggregate: None };
+        let family = FamilyOptions { gc: Some(rule), aggregate: None, gc_since_micros: 0 };
         rig.tablet.set_schema(Arc::new(TabletSchema { families: [(FamilyId(1), family)].into() }));
         Self { rig, clock }
     }
@@ -105,11 +105,16 @@ impl Ruled {
 
     /// Begins to keep changes the next time that the clock is asked.
     fn keep_in_the_midst(&self) {
+        self.in_the_midst(|tablet| {
+            tablet.keep_changes(Some(DAY));
+        });
+    }
+
+    /// Does something the next time that the clock is asked.
+    fn in_the_midst(&self, change: impl FnOnce(&Tablet) + Send + 'static) {
         let tablet = Arc::downgrade(&self.rig.tablet);
-        let keep = move || {
-            tablet.upgrade().unwrap().keep_changes(Some(DAY));
-        };
-        *self.clock.hook.lock().unwrap() = Some(Hook(Box::new(keep)));
+        let hook = move || change(&tablet.upgrade().unwrap());
+        *self.clock.hook.lock().unwrap() = Some(Hook(Box::new(hook)));
     }
 
     fn idle(&self) {
@@ -234,6 +239,36 @@ fn a_compaction_that_was_under_way_when_changes_began_to_be_kept_takes_nothing_a
 }
 
 #[test]
+fn what_is_under_way_when_a_rule_is_relaxed_takes_nothing_away_by_the_old_one() {
+    for flushes in [false, true] {
+        let ruled = Ruled::new(GcRule::MaxVersions(1));
+        ruled.put(&[1_000]);
+        let relax = |tablet: &Tablet| {
+            let family = FamilyOptions { gc: Some(GcRule::MaxVersions(2)), ..Default::default() };
+            tablet.set_schema(Arc::new(TabletSchema { families: [(FamilyId(1), family)].into() }));
+        };
+        if flushes {
+            ruled.put(&[2_000]);
+            ruled.in_the_midst(relax);
+            block_on(ruled.rig.tablet.flush()).unwrap();
+        } else {
+            block_on(ruled.rig.tablet.flush()).unwrap();
+            ruled.put(&[2_000]);
+            block_on(ruled.rig.tablet.flush()).unwrap();
+            let claim = ruled.rig.claim_fully();
+            ruled.in_the_midst(relax);
+            claim.run().unwrap();
+        }
+        assert!(ruled.clock.hook.lock().unwrap().is_none());
+        ruled.idle();
+        assert_eq!(ruled.cells(), [2_000, 1_000]);
+        ruled.put(&[3_000]);
+        ruled.idle();
+        assert_eq!(ruled.cells(), [3_000, 2_000]);
+    }
+}
+
+#[test]
 fn a_file_that_was_to_go_as_a_whole_stays_when_changes_begin_to_be_kept() {
     let ruled = Ruled::new(GcRule::MaxAge(HOUR_MICROS));
     ruled.put(&[START_MICROS]);
@@ -274,7 +309,8 @@ fn a_look_by_rules_that_have_changed_meanwhile_does_not_count() {
     ruled.put(&[1_000, 2_000, 3_000]);
     block_on(ruled.rig.tablet.flush()).unwrap();
     let look = ruled.rig.tablet.claim_to_look().unwrap();
-    let family = FamilyOptions { gc: Some(GcRule::MaxVersions(1)), aggregate: None };
+    let family =
+        FamilyOptions { gc: Some(GcRule::MaxVersions(1)), aggregate: None, gc_since_micros: 0 };
     let schema = TabletSchema { families: [(FamilyId(1), family)].into() };
     ruled.rig.tablet.set_schema(Arc::new(schema));
     look.run().unwrap();

@@ -34,7 +34,7 @@ impl Rig {
     }
 
     fn rule(&self, rule: GcRule) {
-        let family = FamilyOptions { gc: Some(rule), aggregate: None };
+        let family = FamilyOptions { gc: Some(rule), aggregate: None, gc_since_micros: 0 };
         let families = [(FamilyId(1), family)].into();
         self.tablet.set_schema(Arc::new(TabletSchema { families }));
     }
@@ -408,7 +408,8 @@ fn garbage_of_value_files_and_of_cells_goes_in_turn() {
     block_on(other.apply(two)).unwrap();
     block_on(other.flush()).unwrap();
     other.compact_fully().unwrap();
-    let family = FamilyOptions { gc: Some(GcRule::MaxAge(1_000_000)), aggregate: None };
+    let family =
+        FamilyOptions { gc: Some(GcRule::MaxAge(1_000_000)), aggregate: None, gc_since_micros: 0 };
     other.set_schema(Arc::new(TabletSchema { families: [(FamilyId(1), family)].into() }));
     let tablets = rig.engine.tablets();
     let next = || crate::background::claim_next(rig.engine.core(), &tablets).unwrap().pick.reason;

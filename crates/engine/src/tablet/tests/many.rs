@@ -48,7 +48,8 @@ impl Rig {
 
     /// Cells may go as soon as they are old.
     fn expire(&self) {
-        let family = FamilyOptions { gc: Some(GcRule::MaxAge(1)), aggregate: None };
+        let family =
+            FamilyOptions { gc: Some(GcRule::MaxAge(1)), aggregate: None, gc_since_micros: 0 };
         self.tablet.set_schema(Arc::new(TabletSchema { families: [(FamilyId(1), family)].into() }));
     }
 }

@@ -1,0 +1,44 @@
+//! Since when there may be deletions of single cells that a flush or a compaction does not see, though they are newer than what it
+//! reads: what it may collect depends on them ([`crate::compaction::gc`]).
+//!
+//! They lie in files above, in memtables, and in writes that have a sequence and are in no memtable yet. So the clock is asked first, the
+//! log second, and the view is taken last: what is in none of these by then comes after the time that the clock has told.
+
+use crate::cell::FAMILY_NONE;
+use crate::changes::commit_micros;
+use crate::compaction::gc::Times;
+use crate::manifest::SstRef;
+use crate::memtable::Memtable;
+
+use super::Tablet;
+use super::view::View;
+
+impl Tablet {
+    /// What a flush or compaction goes by, before it takes the view that it reads.
+    pub(super) fn begin_collecting(&self) -> Times {
+        let times = Times::all_in_sight(self.core.expiry_micros());
+        let begun = self.core.pipeline.first_begun_micros();
+        Times { deletions_micros: begun.unwrap_or(times.deletions_micros), ..times }
+    }
+}
+
+/// The same with what of a view is newer than what is read: `files`, and `memtables`.
+pub(super) fn with_newer<'v>(
+    times: Times,
+    view: &View,
+    files: impl IntoIterator<Item = &'v SstRef>,
+    memtables: impl IntoIterator<Item = &'v Memtable>,
+) -> Times {
+    let may_delete =
+        |file: &&SstRef| view.properties(file).is_none_or(|found| found.cell_tombstones > 0);
+    let in_files = files.into_iter().filter(may_delete).map(|file| file.min_seq);
+    // Rows are deleted as a whole, and what is newer than a cell goes with it.
+    let deletes = |memtable: &&Memtable| {
+        let families = memtable.families();
+        families.iter().any(|family| family.family != FAMILY_NONE && family.tombstones > 0)
+    };
+    let in_memory = memtables.into_iter().filter(deletes);
+    let first = in_memory.filter_map(|memtable| memtable.seq_range()).map(|(first, _)| first);
+    let since = in_files.chain(first).min().map_or(i64::MAX, commit_micros);
+    Times { deletions_micros: since.min(times.deletions_micros), ..times }
+}
