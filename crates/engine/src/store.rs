@@ -15,7 +15,7 @@ use crate::io::{Env, Removed};
 use crate::layout::Layout;
 use crate::manifest::SstRef;
 use crate::sst::{FileId, SstReader};
-use crate::values::{UnknownNames, ValueFile, ValueStore};
+use crate::values::{UnknownNames, ValueFile, ValueReader, ValueStore};
 
 /// Opens SSTs and removes those that nobody needs.
 #[derive(Debug)]
@@ -180,7 +180,8 @@ impl SstStore {
     }
 
     /// Opens what a job has written: SSTs, of which those of the levels that `pins` names have their index and filter kept, and
-    /// the value files that they name. Outputs that cannot be read are of no use: all of them go.
+    /// the value files that they name. Outputs that cannot be read, or are damaged as far as opening them shows, are of no use: all
+    /// of them go.
     pub(crate) fn open_outputs(
         self: &Arc<Self>,
         ssts: &[SstRef],
@@ -280,7 +281,7 @@ impl SstStore {
 }
 
 impl Outputs {
-    /// Why one of them is not open, if one is not. A value file that the job did not write counts for nothing: it was there
+    /// Why one of them is not open or not whole, if one is not. A value file that the job did not write counts for nothing: it was there
     /// before, and its values fail as they did.
     fn open_error(&self) -> Option<Error> {
         let of_values = |file: &Arc<SstFile>| file.values_error(|id| self.values.contains(&id));
@@ -311,10 +312,12 @@ impl SstFile {
         self.reader.as_ref().err().cloned()
     }
 
-    /// Why one of the value files that it names and that `which` selects is not open, if one is not.
+    /// Why one of the value files that it names and that `which` selects, all just written, is not open or not whole, if one is
+    /// not. Of an old one what verifies is served; a new one can be written again from what is there.
     fn values_error(&self, which: impl Fn(FileId) -> bool) -> Option<Error> {
         let mut selected = self.values.iter().filter(|(file, _)| which(file.id()));
-        selected.find_map(|(file, _)| file.open_error())
+        let is_whole = |file: &ValueFile| file.reader().and_then(ValueReader::verify_footer);
+        selected.find_map(|(file, _)| file.open_error().or_else(|| is_whole(file).err()))
     }
 
     /// That a newer version wrote it, or a value file that it names, if so.

@@ -177,18 +177,25 @@ fn values_go_once_the_sst_is_gone_that_could_not_be_opened() {
 
 #[test]
 fn an_output_that_cannot_be_opened_leaves_no_file_of_its_job() {
-    for dir in ["/data/sst", "/data/values"] {
+    for (dir, fault) in unread() {
         let rig = open(Arc::default(), &[]);
         rig.write(0..ROWS, 0);
-        rig.faults.inject(unopened(Path::new(dir)));
+        rig.faults.inject(fault.clone());
         let error = block_on(rig.tablet.flush()).unwrap_err();
         assert!(error.message().contains(dir), "{error}");
         rig.assert_reads(0..ROWS, 0);
         drop(rig.engine.close());
-        assert!(rig.paths("sst").is_empty() && rig.paths("values").is_empty(), "{dir}");
+        assert!(rig.paths("sst").is_empty() && rig.paths("values").is_empty(), "{fault:?}");
         let rig = open(rig.disk, &[]);
         rig.assert_reads(0..ROWS, 0);
     }
+}
+
+/// What keeps new files from being opened or, of the footer of a value file, from being read. And where they are.
+fn unread() -> Vec<(&'static str, Fault)> {
+    let open = ["/data/sst", "/data/values"].map(|dir| (dir, unopened(Path::new(dir)).sticky()));
+    let footer = Fault::new(FaultOp::Read).on_path("/data/values").sticky();
+    open.into_iter().chain([("/data/values", footer)]).collect()
 }
 
 #[test]

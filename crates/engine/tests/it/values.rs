@@ -263,7 +263,10 @@ fn a_device_that_fails_for_a_while_keeps_the_space_of_values_for_no_longer() {
     };
     let garbage = || tablet.stats().value_garbage_bytes;
     write(&mut (0..400), 0);
-    files.inject(Fault::new(FaultOp::Read).on_path("/data/values").kind(ErrorKind::Io).sticky());
+    // What is written meanwhile has to be read back.
+    for old in files.list(Path::new("/data/values")).unwrap() {
+        files.inject(Fault::new(FaultOp::Read).on_path(old.name).kind(ErrorKind::Io).sticky());
+    }
     write(&mut (0..400).filter(|n| n % 4 > 0), 1 << 32);
     engine.run_background().unwrap();
     let before = garbage();
