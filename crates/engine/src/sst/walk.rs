@@ -10,9 +10,12 @@
 //! index         | a chunk of partitions | ...
 //! ```
 //!
-//! A block's bytes are a slice of its window, which lives as long as the last of them.
+//! A block's bytes are a slice of its window, which lives as long as the last of them. Where a window cannot be read, or a chunk
+//! of the index, that says nothing of any one block in it, nor whether the walk needs the one that is at fault: each is read by
+//! itself.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -77,6 +80,8 @@ struct Windows {
     offset: u64,
     bytes: Bytes,
     next: Option<Window>,
+    /// Where the last window lies that could not be read.
+    failed: Range<u64>,
     /// Nothing is read ahead from here on.
     limit: u64,
     /// Bytes of a window.
@@ -104,7 +109,8 @@ impl Windows {
         limit: u64,
         window_bytes: u64,
     ) -> Self {
-        Self { file, io, offset: 0, bytes: Bytes::new(), next: None, limit, window_bytes }
+        let (bytes, next, failed) = (Bytes::new(), None, 0..0);
+        Self { file, io, offset: 0, bytes, next, failed, limit, window_bytes }
     }
 
     /// Where the window in memory ends.
@@ -119,25 +125,32 @@ impl Windows {
         Some(Window { offset, len, reading: self.io.read_batch(vec![request]) })
     }
 
-    /// Waits for the window that is being read, and begins the one behind it.
-    fn advance(&mut self) -> Result<()> {
-        let unread = || Error::new(ErrorKind::Io, "a read was not answered");
-        let Window { offset, len, reading } = self.next.take().ok_or_else(unread)?;
-        let bytes = pollster::block_on(reading).pop().ok_or_else(unread)??;
-        if bytes.len() as u64 != len {
-            return Err(Error::new(ErrorKind::Io, "a read came back short"));
-        }
+    /// Waits for the window that is being read, and begins the one behind it. `None` where it cannot be read.
+    fn advance(&mut self) -> Option<()> {
+        let Window { offset, len, reading } = self.next.take()?;
+        let read = pollster::block_on(reading).pop().and_then(Result::ok);
+        let Some(bytes) = read.filter(|bytes| bytes.len() as u64 == len) else {
+            self.failed = offset..offset + len;
+            return None;
+        };
         (self.offset, self.bytes) = (offset, bytes);
         self.next = self.begin(self.end());
-        Ok(())
+        Some(())
     }
 
     /// The bytes of a frame.
     fn frame(&mut self, handle: Handle) -> Result<Bytes> {
         let (start, end) = (handle.offset, handle.end());
-        if u64::from(handle.len) > self.window_bytes || end > self.limit {
-            return self.file.read_at(start, handle.len as usize);
-        }
+        // What has failed is not read as a whole again for each frame: a bad sector may take seconds each time.
+        let has_failed = start < self.failed.end && end > self.failed.start;
+        let is_alone = has_failed || u64::from(handle.len) > self.window_bytes || end > self.limit;
+        let read = if is_alone { None } else { self.frame_in_window(handle) };
+        read.map_or_else(|| self.file.read_at(start, handle.len as usize), Ok)
+    }
+
+    /// The same of one that windows have; `None` where one of these cannot be read.
+    fn frame_in_window(&mut self, handle: Handle) -> Option<Bytes> {
+        let (start, end) = (handle.offset, handle.end());
         // Padding may lie between two frames, and with it the end of a window.
         let next_end = self.next.as_ref().map_or(0, |next| next.offset + next.len);
         if start >= self.end() && start < next_end {
@@ -148,14 +161,14 @@ impl Windows {
         }
         let from = (start - self.offset) as usize;
         if end <= self.end() {
-            return Ok(self.bytes.slice(from..from + handle.len as usize));
+            return Some(self.bytes.slice(from..from + handle.len as usize));
         }
         let mut frame = Vec::with_capacity(handle.len as usize);
         frame.extend_from_slice(self.bytes.get(from..).unwrap_or_default());
         self.advance()?;
         let rest = self.bytes.get(..(end - self.offset) as usize);
         frame.extend_from_slice(rest.unwrap_or_default());
-        Ok(Bytes::from(frame))
+        Some(Bytes::from(frame))
     }
 }
 
@@ -278,7 +291,10 @@ impl SstWalk {
         let last_end = self.reader.at_top(self.reader.top_entry(last))?.handle.end();
         let end = last_end.min(handle.offset + INDEX_BYTES).max(handle.end());
         let len = (end - handle.offset) as usize;
-        self.chunk = (handle.offset, self.reader.file().read_at(handle.offset, len)?);
+        let file = self.reader.file();
+        let joint = file.read_at(handle.offset, len).ok().filter(|bytes| bytes.len() == len);
+        let read = joint.map_or_else(|| file.read_at(handle.offset, handle.len as usize), Ok);
+        self.chunk = (handle.offset, read?);
         within(&self.chunk).ok_or_else(|| Error::new(ErrorKind::Io, "a read came back short"))
     }
 
@@ -521,6 +537,63 @@ mod tests {
             assert!(found == records[rows.start as usize..rows.end as usize]);
             assert!(files.count(FaultOp::Read) - before <= 3, "not the rest of the file");
         }
+    }
+
+    fn bad_byte(offset: u64) -> Fault {
+        Fault::new(FaultOp::Read).at(offset).sticky()
+    }
+
+    #[test]
+    fn a_bad_sector_fails_the_block_that_lies_on_it_and_none_that_is_read_with_it() {
+        let files = FaultFiles::new(Arc::new(MemoryFiles::new()));
+        let records = many();
+        let options = SstOptions { compression: Compression::None, ..SstOptions::default() };
+        let reader = written(&files, &records, options);
+        // In the middle of the second window.
+        let bad = WINDOW_BYTES * 3 / 2;
+        files.inject(bad_byte(bad));
+        let io = Arc::new(InlineIo);
+        let mut walk =
+            SstWalk::new(Arc::clone(&reader), io, &RowRange::all(), WINDOW_BYTES).unwrap();
+        let before = files.count(FaultOp::Read);
+        let mut step = walk.seek(b"");
+        let mut shown = 0;
+        while matches!(step, Ok(Step::Ready)) && walk.entry().is_some() {
+            shown += 1;
+            step = walk.next();
+        }
+        assert_eq!(step.unwrap_err().kind(), ErrorKind::Io);
+        assert!(shown > 650, "of which 500 lie in the first window: {shown}");
+        // The window, and the block that is at fault, are tried twice.
+        let reads = files.count(FaultOp::Read) - before;
+        let blocks = (bad - WINDOW_BYTES) / 1_000;
+        assert!(reads < blocks + 8, "the window that fails is not read again: {reads}");
+
+        // Behind it all is there, by windows again.
+        assert_eq!(walk.seek(&records[1_000].key).unwrap(), Step::Ready);
+        for record in &records[1_000..] {
+            assert_eq!(walk.entry().unwrap().key.bytes(), record.key.as_slice());
+            assert_eq!(walk.next().unwrap(), Step::Ready);
+        }
+        // And what ends before it does not meet it.
+        let bounds = RowRange::new(Bytes::new(), Bytes::from("row-000650"));
+        assert!(walked(&reader, &bounds, b"").unwrap() == records[..650]);
+    }
+
+    #[test]
+    fn a_bad_sector_fails_the_index_partition_that_lies_on_it_and_none_that_is_read_with_it() {
+        let files = FaultFiles::new(Arc::new(MemoryFiles::new()));
+        let records = many();
+        let options = SstOptions { index_partition_bytes: 256, ..SstOptions::default() };
+        let reader = written(&files, &records, options);
+        let last = reader.at_top(reader.top_entry(reader.top().len() - 1)).unwrap().handle;
+        let first = reader.at_top(reader.top_entry(0)).unwrap().handle;
+        assert!(last.end() - first.offset < INDEX_BYTES, "one read would have them all");
+        files.inject(bad_byte(last.offset));
+        let bounds = RowRange::new(Bytes::new(), Bytes::from("row-002000"));
+        assert!(walked(&reader, &bounds, b"").unwrap() == records[..2_000]);
+        let error = walked(&reader, &RowRange::all(), b"").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
     }
 
     #[test]
