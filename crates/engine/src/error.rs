@@ -47,6 +47,7 @@ pub struct Error {
     retry_after: Option<Duration>,
     in_doubt: bool,
     large_row: Option<Box<[u8]>>,
+    sst: Option<u64>,
 }
 
 /// The engine's result type.
@@ -56,7 +57,7 @@ impl Error {
     /// An error of `kind`; the message says what to do where something can be done.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { kind, message, retry_after: None, in_doubt: false, large_row: None }
+        Self { kind, message, retry_after: None, in_doubt: false, large_row: None, sst: None }
     }
 
     /// A refusal of work that is too much now, with a hint when to try again.
@@ -160,6 +161,16 @@ impl Error {
     pub fn of_large_row(mut self, row: Vec<u8>) -> Self {
         self.large_row = Some(row.into());
         self
+    }
+
+    /// The number of the SST that could not be read, where it is known that this was it.
+    pub(crate) fn sst(&self) -> Option<u64> {
+        self.sst
+    }
+
+    /// The same error of reading this SST.
+    pub(crate) fn of_sst(self, id: u64) -> Self {
+        Self { sst: Some(id), ..self }
     }
 
     /// The message without the kind.

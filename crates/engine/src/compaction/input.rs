@@ -6,13 +6,14 @@ use bytes::Bytes;
 
 use crate::cell::RowRange;
 use crate::cursor::{Cursor, Entry, Step};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::io::IoEngine;
 use crate::manifest::SstRef;
-use crate::sst::{Block, BlockRequest, SstWalk};
+use crate::sst::{Block, BlockRequest, FileId, SstWalk};
 use crate::store::SstFile;
 
-/// Files of disjoint rows, in row order, one walk after the other. Goes forward only; loads by itself.
+/// Files of disjoint rows, in row order, one walk after the other. Goes forward only; loads by itself. Its errors say which file
+/// they are of.
 pub(crate) struct RunCursor {
     /// Those that are to come, the next one last.
     files: Vec<(Arc<SstFile>, RowRange)>,
@@ -20,6 +21,8 @@ pub(crate) struct RunCursor {
     /// Bytes that a walk reads at once.
     window_bytes: u64,
     current: Option<SstWalk>,
+    /// The file that it walks through.
+    file: FileId,
 }
 
 impl RunCursor {
@@ -31,7 +34,7 @@ impl RunCursor {
         window_bytes: u64,
     ) -> Self {
         let files = files.rev().map(|(file, sst)| (file, sst.span().intersect(bounds))).collect();
-        Self { files, io: Arc::clone(io), window_bytes, current: None }
+        Self { files, io: Arc::clone(io), window_bytes, current: None, file: 0 }
     }
 
     /// Goes on to the file behind while this one has nothing to show.
@@ -39,9 +42,11 @@ impl RunCursor {
         while self.entry().is_none() {
             self.current = None;
             let Some((file, span)) = self.files.pop() else { break };
-            let reader = Arc::clone(file.reader()?);
-            let walk = SstWalk::new(reader, Arc::clone(&self.io), &span, self.window_bytes)?;
-            let step = self.current.insert(walk).seek(target)?;
+            self.file = file.id();
+            let of_file = |error: Error| error.of_sst(file.id());
+            let reader = Arc::clone(file.reader().map_err(of_file)?);
+            let walk = SstWalk::new(reader, Arc::clone(&self.io), &span, self.window_bytes);
+            let step = self.current.insert(walk.map_err(of_file)?).seek(target).map_err(of_file)?;
             debug_assert!(step == Step::Ready, "a walk is never blocked");
         }
         Ok(Step::Ready)
@@ -51,7 +56,7 @@ impl RunCursor {
 impl Cursor for RunCursor {
     fn seek(&mut self, target: &[u8]) -> Result<Step> {
         if let Some(current) = &mut self.current {
-            let step = current.seek(target)?;
+            let step = current.seek(target).map_err(|error| error.of_sst(self.file))?;
             debug_assert!(step == Step::Ready, "a walk is never blocked");
         }
         self.settle(target)
@@ -59,7 +64,7 @@ impl Cursor for RunCursor {
 
     fn next(&mut self) -> Result<Step> {
         if let Some(current) = &mut self.current {
-            let step = current.next()?;
+            let step = current.next().map_err(|error| error.of_sst(self.file))?;
             debug_assert!(step == Step::Ready, "a walk is never blocked");
         }
         self.settle(&[])

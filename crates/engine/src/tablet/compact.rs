@@ -41,7 +41,14 @@ use super::{FailedCrowd, Tablet};
 pub(super) const FAILED_WAIT_MICROS: u64 = 30_000_000;
 
 /// How long small flushes are left alone whose merge has failed again and again, and what is rewritten for its garbage: nobody waits for that.
-const ALONE_WAIT_MICROS_MAX: u64 = 3_600_000_000;
+/// So are damaged files below level 0: damage does not heal while the engine is open, and each try writes what lies before it, a quarter
+/// of a gigabyte perhaps, which comes to nothing.
+pub(super) const ALONE_WAIT_MICROS_MAX: u64 = 3_600_000_000;
+
+/// The same of damaged files of level 0, without which their rows cannot go down, and of files that cannot be read, which a device that
+/// comes back may be able to: ten minutes. Half a minute, and what tries write for good is megabytes a second; an hour, and writers
+/// are refused for so long after what passed.
+const AWAITED_WAIT_MICROS_MAX: u64 = 600_000_000;
 
 /// How long cells that rules let go stay in the memtable of a tablet that is written to, in microseconds, beyond the age of
 /// the rule: ten minutes. Shorter makes small files of a tablet that is written slowly, one for each time; longer shows
@@ -108,8 +115,9 @@ impl Tablet {
     }
 
     fn pick_by_shape(&self, jobs: &mut super::Jobs) -> Option<Pick> {
-        jobs.forget_failures(self.core.env.clock.monotonic_micros());
+        let now = self.core.env.clock.monotonic_micros();
         let view = self.view.load_full();
+        jobs.forget_failures(now, &view.files);
         // One that has left level 0 by another way is none any more.
         let level_zero = view.version.level(0);
         jobs.failed_crowd = jobs.failed_crowd.filter(|failed| failed.is_among(level_zero));
@@ -125,7 +133,7 @@ impl Tablet {
         let pick = pick::pick_by_shape(&view.version, &view.shape, options, &blocked);
         if pick.is_none() {
             // What failed or was put off comes back with time, and neither of the two tells of that.
-            let ends_with_time = !jobs.failed_until.is_empty()
+            let ends_with_time = jobs.failed_until.values().any(|(until, _)| *until > now)
                 || jobs.column_too_large.is_some()
                 || blocked.no_extras
                 || jobs.failed_crowd.is_some();
@@ -313,7 +321,7 @@ impl Tablet {
 
     pub(super) fn blocked(&self, jobs: &super::Jobs) -> Busy {
         let now = self.core.env.clock.monotonic_micros();
-        let failed = jobs.failed_until.iter().filter(|(_, until)| **until > now);
+        let failed = jobs.failed_until.iter().filter(|(_, (until, _))| *until > now);
         let mut busy = jobs.busy.clone();
         busy.files.extend(failed.map(|(id, _)| *id));
         let too_large = jobs.column_too_large.filter(|(_, until)| *until > now);
@@ -359,7 +367,7 @@ impl Tablet {
     pub(super) fn level_zero_is_stuck(&self, view: &View) -> bool {
         let now = self.core.env.clock.monotonic_micros();
         let jobs = self.jobs();
-        let failed = |id| jobs.failed_until.get(&id).is_some_and(|until| *until > now);
+        let failed = |id| jobs.failed_until.get(&id).is_some_and(|(until, _)| *until > now);
         let level_zero = view.version.level(0);
         // Where its column does not fit on the disk, its files are merged with each other as long as there are some.
         let waits = jobs.column_too_large.is_some_and(|(_, until)| until > now)
@@ -377,7 +385,7 @@ impl Tablet {
 }
 
 /// How long what nobody waits for is left alone after another failure, by the last time.
-fn longer_wait(last: u64) -> u64 {
+pub(super) fn longer_wait(last: u64) -> u64 {
     last.saturating_mul(2).clamp(FAILED_WAIT_MICROS, ALONE_WAIT_MICROS_MAX)
 }
 
@@ -461,7 +469,6 @@ impl Claim {
                 tablet.note_setback(work, error);
             }
             let mut jobs = tablet.jobs();
-            jobs.forget_failures(now);
             match self.pick.reason {
                 // Nobody takes it up again but the operator; and what is smaller may go on.
                 Reason::Full if put_off => {}
@@ -480,11 +487,7 @@ impl Claim {
                 Reason::L0 if put_off => {
                     jobs.column_too_large = Some((self.pick.input_bytes(), until));
                 }
-                _ => {
-                    let view = tablet.view.load();
-                    let given_up = self.pick.gives_up(&view.version, &view.shape);
-                    jobs.failed_until.extend(given_up.map(|file| (file.id, until)));
-                }
+                _ => self.note_failed(&mut jobs, now, error),
             }
         }
         match self.pick.reason {
@@ -519,6 +522,30 @@ impl Claim {
         tablet.core.room.notify_waiters();
         tablet.core.bell.ring();
         result
+    }
+
+    /// Its files are left alone for a while; what is at fault, by its damage or since it cannot be read, for twice as long as the last
+    /// time. Where the error does not say which of them is damaged, all are.
+    fn note_failed(&self, jobs: &mut super::Jobs, now: u64, error: &Error) {
+        let view = self.tablet.view.load();
+        jobs.forget_failures(now, &view.files);
+        let is_at_fault = |file: &SstRef| match error.sst() {
+            Some(id) => file.id == id && !error.is_shortage(),
+            None => error.kind() == ErrorKind::Corruption,
+        };
+        let given_up = self.pick.gives_up(&view.version, &view.shape);
+        let at_fault = self.pick.inputs.iter().filter(|file| is_at_fault(file));
+        let files = given_up.filter(|file| !is_at_fault(file)).chain(at_fault);
+        for file in files {
+            let last = jobs.failed_until.get(&file.id).map_or(0, |(_, wait)| *wait);
+            let is_awaited = file.level == 0 || error.kind() != ErrorKind::Corruption;
+            let max = if is_awaited { AWAITED_WAIT_MICROS_MAX } else { ALONE_WAIT_MICROS_MAX };
+            let (wait, kept) = match longer_wait(last).min(max) {
+                wait if is_at_fault(file) => (wait, wait),
+                _ => (FAILED_WAIT_MICROS, last),
+            };
+            jobs.failed_until.insert(file.id, (now.saturating_add(wait), kept));
+        }
     }
 
     /// Its files wait twice as long as the last time before they are rewritten for what that frees, but where room was all that it lacked.
@@ -765,7 +792,9 @@ impl Claim {
         for file in &self.pick.inputs {
             let span = file.span();
             let mut before = 0;
-            for (row, offset) in view.file(file.id)?.reader()?.index_rows()? {
+            let reader = view.file(file.id)?.reader();
+            let rows = reader.and_then(|reader| reader.index_rows());
+            for (row, offset) in rows.map_err(|error| error.of_sst(file.id))? {
                 if span.contains(&row) {
                     steps.push((row, offset.saturating_sub(before)));
                 }

@@ -155,8 +155,9 @@ struct Jobs {
     collected: HashMap<FileId, u64>,
     /// When garbage collection finds something in its files.
     dues: dues::KnownDues,
-    /// Files whose compaction failed, and when to try again (monotonic micros).
-    failed_until: HashMap<FileId, u64>,
+    /// Files whose compaction failed: when to try again (monotonic micros), and how long it was to that the last time that they
+    /// were at fault.
+    failed_until: HashMap<FileId, (u64, u64)>,
     /// Files below level 0 whose rewriting for what it frees has failed, which nobody waits for: when to try again (monotonic micros), and how long
     /// that is after the last time.
     failed_for_space: HashMap<FileId, (u64, u64)>,
@@ -207,9 +208,11 @@ impl Jobs {
         files.iter().any(|file| self.busy.files.contains(&file.id))
     }
 
-    /// Forgets failures whose time is over.
-    fn forget_failures(&mut self, now: u64) {
-        self.failed_until.retain(|_, until| *until > now);
+    /// Forgets failures of files that are gone, and those that were so long ago that they say nothing of the next.
+    fn forget_failures(&mut self, now: u64, files: &view::OpenFiles) {
+        self.failed_until.retain(|id, (until, _)| {
+            files.contains_key(id) && until.saturating_add(compact::ALONE_WAIT_MICROS_MAX) > now
+        });
         self.column_too_large = self.column_too_large.filter(|(_, until)| *until > now);
     }
 }

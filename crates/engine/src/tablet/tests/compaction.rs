@@ -396,6 +396,71 @@ fn what_is_rewritten_for_its_garbage_and_fails_waits_ever_longer_and_level_zero_
     rig.tablet.claim_by_shape().unwrap().run().unwrap();
 }
 
+/// Flips a bit in the first block of an SST.
+fn damage(rig: &Rig, id: FileId) {
+    let path = rig.tablet.core.layout.sst(id);
+    let mut bytes = rig.files.contents(&path).unwrap();
+    bytes[3] ^= 0x40;
+    rig.files.put_contents(&path, bytes);
+}
+
+#[test]
+fn a_damaged_file_of_level_zero_is_left_alone_for_ever_longer_and_what_was_with_it_is_not() {
+    let options = EngineOptions { l0_compaction_files: 2, ..EngineOptions::default() };
+    let (rig, _, clock) = rig_on_disk_with(options);
+    rig.write(&["a"]);
+    rig.write(&["a"]);
+    let damaged = rig.tablet.version().level(0)[1].id;
+    damage(&rig, damaged);
+    let mut wait = FAILED_WAIT_MICROS;
+    for _ in 0..7 {
+        let claim = rig.tablet.claim_by_shape().unwrap();
+        assert_eq!(claim.pick.inputs.len(), 2);
+        assert_eq!(claim.run().unwrap_err().kind(), ErrorKind::Corruption);
+        clock.advance_micros(wait - 1);
+        assert!(rig.tablet.claim_by_shape().is_none());
+        if wait > FAILED_WAIT_MICROS {
+            let left_alone = rig.tablet.blocked(&rig.tablet.jobs()).files;
+            assert_eq!(left_alone, [damaged].into());
+        }
+        clock.advance_micros(1);
+        wait = (2 * wait).min(600_000_000);
+    }
+    assert_eq!(wait, 600_000_000, "writers may wait for it");
+}
+
+#[test]
+fn files_of_a_failed_compaction_wait_the_longer_the_less_it_is_likely_to_pass() {
+    let unwritten = |kind| Fault::new(FaultOp::Create).on_path(".sst").kind(kind).sticky();
+    let unread = Fault::new(FaultOp::Read).on_path(".sst").sticky();
+    for (fault, wait_max) in [
+        // Damage.
+        (None, 3_600_000_000),
+        (Some(unread), 600_000_000),
+        (Some(unwritten(ErrorKind::Io)), FAILED_WAIT_MICROS),
+        (Some(unwritten(ErrorKind::NoSpace)), FAILED_WAIT_MICROS),
+        (Some(unwritten(ErrorKind::Exhausted)), FAILED_WAIT_MICROS),
+    ] {
+        let (rig, files, clock) = rig_on_disk();
+        rig.write(&["a"]);
+        rig.engine.compact_fully().unwrap();
+        let file = rig.tablet.version().level(6)[0].id;
+        match &fault {
+            Some(fault) => files.inject(fault.clone()),
+            None => damage(&rig, file),
+        }
+        let mut wait = FAILED_WAIT_MICROS;
+        for _ in 0..9 {
+            rig.claim_fully().run().unwrap_err();
+            let until = rig.tablet.jobs().failed_until[&file].0;
+            assert_eq!(until - clock.monotonic_micros(), wait, "{fault:?}");
+            clock.advance_micros(wait);
+            wait = (2 * wait).min(wait_max);
+        }
+        assert_eq!(wait, wait_max);
+    }
+}
+
 #[test]
 fn garbage_of_value_files_and_of_cells_goes_in_turn() {
     let (rig, _, _) = rig_with_sparse_values();
