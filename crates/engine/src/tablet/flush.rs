@@ -27,6 +27,11 @@ use super::deletions::with_newer;
 const RETRY_MICROS: u64 = 1_000_000;
 const RETRY_MICROS_MAX: u64 = 30_000_000;
 
+/// How often in a row a flush may find what it has written not to be there as it was written, until the engine is read-only. One bad
+/// spot is not met again, since each try writes new files; of a disk that forgets three of three, writes are better refused than
+/// acknowledged.
+const UNREAD_MAX: u32 = 3;
+
 /// When to try again a flush that failed.
 #[derive(Debug, Default)]
 pub(super) struct Retry {
@@ -34,6 +39,8 @@ pub(super) struct Retry {
     pause_micros: u64,
     /// Monotonic micros.
     at_micros: u64,
+    /// How often its new files did not read back since the last one that was done.
+    unread: u32,
 }
 
 /// While this lives, a thread is in the middle of a merge and has its buffers.
@@ -129,8 +136,8 @@ impl Tablet {
     }
 
     /// Flushes the memtables that wait. Blocks. A failure makes the engine read-only, since memory can
-    /// no longer be given back; but for one that may pass (no room on the disk, too many open files), after which the memtable
-    /// waits on and nothing is left of the flush.
+    /// no longer be given back; but for one that may pass (no room on the disk, too many open files, new files that do not read
+    /// back), after which the memtable waits on and nothing is left of the flush.
     pub(crate) fn flush_waiting(&self) -> Result<()> {
         while self.flush_one()? {}
         Ok(())
@@ -168,7 +175,8 @@ impl Tablet {
             return Ok(false);
         }
         self.core.check_healthy()?;
-        let result = self.flush_oldest();
+        let unread = retry.unread;
+        let result = self.flush_oldest(&mut retry);
         self.core.room.notify_waiters();
         match result {
             Ok(()) => {
@@ -179,7 +187,8 @@ impl Tablet {
             }
             Err(_) if self.is_dropped() => Ok(false),
             Err(error) => {
-                if self.may_pass(&error) {
+                let is_unread = retry.unread > unread && retry.unread < UNREAD_MAX;
+                if is_unread || self.may_pass(&error) {
                     self.flush_again(&mut retry, &error);
                 } else {
                     self.core.fail(&error);
@@ -208,7 +217,7 @@ impl Tablet {
         );
     }
 
-    fn flush_oldest(&self) -> Result<()> {
+    fn flush_oldest(&self, retry: &mut Retry) -> Result<()> {
         let view = self.view.load_full();
         let Some(memtable) = view.waiting.first() else { return Ok(()) };
         let last_seq = memtable.seq_range().map_or(0, |(_, last)| last);
@@ -245,7 +254,10 @@ impl Tablet {
         self.count_values(&output.values);
         let written: u64 = output.files.iter().map(|f| f.bytes).sum();
         EngineMetrics::add(&self.core.metrics.flush_bytes, written);
-        let opened = self.open_outputs(&output)?;
+        // They are synced, and no edit was begun: nothing that counts was touched.
+        let opened = self.open_outputs(&output).inspect_err(|error| {
+            retry.unread += u32::from(!error.is_shortage());
+        })?;
         let mut manifest = self.lock_manifest();
         if self.lacks_what_is_kept(&schema, &output.stats) {
             // The memtable waits still, and is flushed again.

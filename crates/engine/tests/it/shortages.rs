@@ -291,6 +291,49 @@ fn a_flush_that_meets_what_passes_leaves_nothing_and_is_done_later() {
 }
 
 #[test]
+fn a_flush_whose_files_do_not_read_back_is_tried_again_until_three_in_a_row_have_not() {
+    for (_, fault) in unread() {
+        for failures in 1..=3 {
+            let rig = open(Arc::default(), &[]);
+            let fail = |failures| {
+                rig.faults.inject(fault.clone());
+                for _ in 0..failures {
+                    block_on(rig.tablet.flush()).unwrap_err();
+                }
+                rig.faults.heal();
+            };
+            rig.write(0..ROWS, 0);
+            fail(failures);
+            if failures == 3 {
+                let reason = match rig.engine.health() {
+                    Health::ReadOnly(reason) => reason,
+                    other => panic!("{other:?}"),
+                };
+                assert!(reason.contains("injected"), "{reason}");
+                drop(rig.engine.close());
+                open(rig.disk, &[]).assert_reads(0..ROWS, 0);
+                continue;
+            }
+            assert_eq!(rig.engine.health(), Health::Serving, "{fault:?}, {failures}");
+            rig.write(0..1, 1);
+            block_on(rig.tablet.flush()).unwrap();
+            // One that is done ends the row.
+            rig.write(1..2, 1);
+            fail(2);
+            assert_eq!(rig.engine.health(), Health::Serving, "{fault:?}, {failures}");
+            rig.engine.run_background().unwrap();
+            let stats = rig.tablet.stats();
+            let left = rig.paths("sst").len() + rig.paths("values").len();
+            assert_eq!(left as u64, stats.sst_count + stats.value_files, "{fault:?}");
+            rig.engine.close().unwrap();
+            let rig = open(rig.disk, &[]);
+            rig.assert_reads(0..2, 1);
+            rig.assert_reads(2..ROWS, 0);
+        }
+    }
+}
+
+#[test]
 fn a_flush_that_finds_no_open_file_anywhere_leaves_the_server_writing() {
     for op in [FaultOp::Create, FaultOp::Open, FaultOp::OpenDir, FaultOp::List] {
         let mut refused = 0;
