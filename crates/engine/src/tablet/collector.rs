@@ -46,7 +46,7 @@ use crate::read::{FamilyProjection, Projection};
 use crate::schema::TabletSchema;
 use crate::sst::{FileId, window_bytes};
 
-use super::compact::FAILED_WAIT_MICROS;
+use super::compact::longer_wait;
 use super::{ReadView, Tablet};
 
 /// Bytes of a file that are walked before the next tablet has its turn: some milliseconds of work.
@@ -103,6 +103,14 @@ struct Walk {
     deleted_micros: Option<i64>,
     /// It is to be left alone until then.
     until_micros: i64,
+    /// How long that was after the last failure; 0 where the last walk did not fail.
+    failed_wait_micros: u64,
+}
+
+impl Walk {
+    fn done(began_micros: i64, until_micros: i64) -> Self {
+        Self { deleted_micros: Some(began_micros), until_micros, failed_wait_micros: 0 }
+    }
 }
 
 /// A place in a file.
@@ -335,7 +343,8 @@ impl Cut {
 }
 
 impl Look {
-    /// Walks the piece and deletes what it finds. Blocks. After a failure the file is left alone for a while.
+    /// Walks the piece and deletes what it finds. Blocks. After a failure the file is left alone for a while, twice as long after each
+    /// further one: it is walked from its beginning again, and damage in it stays.
     pub(crate) fn run(self) -> Result<()> {
         let tablet = Arc::clone(&self.tablet);
         let walked = self.walk();
@@ -357,15 +366,20 @@ impl Look {
                 Ok(())
             }
             Ok(Walked::Whole(until_micros)) => {
-                let deleted_micros = Some(self.place.began_micros);
-                progress.walked.insert(self.place.file, Walk { deleted_micros, until_micros });
+                let walk = Walk::done(self.place.began_micros, until_micros);
+                progress.walked.insert(self.place.file, walk);
                 Ok(())
             }
             Err(error) => {
-                let wait = i64::try_from(FAILED_WAIT_MICROS).unwrap_or(i64::MAX);
+                let last = progress.walked.get(&self.place.file);
+                let last = last.filter(|_| !error.is_shortage());
+                let failed_wait_micros =
+                    longer_wait(last.map_or(0, |walk| walk.failed_wait_micros));
+                let wait = i64::try_from(failed_wait_micros).unwrap_or(i64::MAX);
                 let until_micros = tablet.core.expiry_micros().saturating_add(wait);
                 let deleted_micros = self.place.deleted_micros;
-                progress.walked.insert(self.place.file, Walk { deleted_micros, until_micros });
+                let walk = Walk { deleted_micros, until_micros, failed_wait_micros };
+                progress.walked.insert(self.place.file, walk);
                 if Tablet::is_stop(&error) || tablet.is_dropped() { Ok(()) } else { Err(error) }
             }
         };

@@ -304,6 +304,34 @@ fn nothing_is_deleted_while_writes_are_refused() {
 }
 
 #[test]
+fn a_file_whose_walk_fails_is_left_alone_for_longer_each_time() {
+    let ruled = Ruled::kept(GcRule::MaxVersions(1));
+    ruled.put(&[1_000, 2_000]);
+    let tablet = &ruled.rig.tablet;
+    block_on(tablet.flush()).unwrap();
+    let path = tablet.core.layout.sst(tablet.version().level(0)[0].id);
+    let whole = ruled.rig.files.contents(&path).unwrap();
+    let mut damaged = whole.clone();
+    damaged[3] ^= 0x40;
+    ruled.rig.files.put_contents(&path, damaged);
+    let interval = ruled.rig.engine.options().gc_interval_ms * 1_000;
+    let next_look = |wait: u64| {
+        ruled.clock.clock.advance_micros(wait - 1);
+        assert!(tablet.claim_to_look().is_none(), "{wait}");
+        ruled.clock.clock.advance_micros(interval + 1);
+        tablet.claim_to_look().expect("its time has come")
+    };
+    let mut look = tablet.claim_to_look().unwrap();
+    for n in 0..4 {
+        assert_eq!(look.run().unwrap_err().kind(), ErrorKind::Corruption);
+        look = next_look(compact::FAILED_WAIT_MICROS << n);
+    }
+    ruled.rig.files.put_contents(&path, whole);
+    look.run().unwrap();
+    assert_eq!(ruled.cells(), [2_000]);
+}
+
+#[test]
 fn a_look_by_rules_that_have_changed_meanwhile_does_not_count() {
     let ruled = Ruled::kept(GcRule::MaxVersions(2));
     ruled.put(&[1_000, 2_000, 3_000]);
