@@ -1,7 +1,7 @@
 //! What all tablets of an engine share: the seams, the commit pipeline, the open SSTs, the engine's
 //! health, and the bell that wakes background work.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
@@ -66,6 +66,8 @@ pub(crate) struct Core {
     pub(crate) setbacks: Setbacks,
     /// Bytes of memtables at which the housekeeper is to look which of them has to go.
     look_at_bytes: AtomicU64,
+    /// Segments of the log that could not be removed, and when to try again (monotonic micros).
+    pub(crate) unremoved: Mutex<HashMap<u64, u64>>,
     stopping: AtomicBool,
     failure: Mutex<Option<Error>>,
     /// Directories of which a sync has failed.
@@ -152,6 +154,7 @@ impl Core {
             refusals: Refusals::default(),
             setbacks: Setbacks::default(),
             look_at_bytes: AtomicU64::new(look_at_bytes),
+            unremoved: Mutex::default(),
             stopping: AtomicBool::new(false),
             failure: Mutex::new(None),
             unsafe_dirs: Mutex::default(),

@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::db::Engine;
+use crate::log::lock;
+use crate::store::REMOVAL_RETRY_MICROS;
 use crate::tablet::TabletId;
 
 impl Engine {
@@ -38,7 +40,7 @@ impl Engine {
 
     /// Removes log segments that no tablet needs, and keeps what change streams need of them; where the log is over its
     /// limit, sends the tablets that pin the oldest segment to be flushed. Whether there is more to be done at
-    /// once: segments are removed one at a time, since that may take long.
+    /// once: segments are removed one at a time, since that may take long. One that cannot be is left alone for a while.
     pub(crate) fn trim_log(&self) -> bool {
         let core = self.core();
         let segments = core.pipeline.log().segments();
@@ -56,7 +58,9 @@ impl Engine {
             let pinned = pinning.next();
             if pinned.is_none() {
                 bytes = bytes.saturating_sub(segment.bytes);
-                if newest == Some(segment.id) && segment.last_seq() > flushed() {
+                let again_at = lock(&core.unremoved).get(&segment.id).copied().unwrap_or(0);
+                let is_newest = newest == Some(segment.id) && segment.last_seq() > flushed();
+                if is_newest || core.env.clock.monotonic_micros() < again_at {
                     continue;
                 }
                 let kept: HashSet<u64> = segment
@@ -81,6 +85,10 @@ impl Engine {
                     return true;
                 };
                 tracing::warn!(segment = segment.id, %error, "cannot remove a log segment");
+                let now = core.env.clock.monotonic_micros();
+                let mut unremoved = lock(&core.unremoved);
+                unremoved.retain(|_, again_at| *again_at > now);
+                unremoved.insert(segment.id, now.saturating_add(REMOVAL_RETRY_MICROS));
             } else if oldest_pinned {
                 oldest_pinned = false;
                 if bytes > core.options.log_bytes_max {

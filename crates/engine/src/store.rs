@@ -62,7 +62,7 @@ const REMOVAL_AHEAD_MICROS: u64 = 1_000;
 
 /// How long a file that could not be removed is left alone, in microseconds: what keeps it is the file system or a right, and
 /// neither changes at once.
-const REMOVAL_RETRY_MICROS: u64 = 60 * 1_000_000;
+pub(crate) const REMOVAL_RETRY_MICROS: u64 = 60 * 1_000_000;
 
 /// One SST of a version.
 #[derive(Debug)]

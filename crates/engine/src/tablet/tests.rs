@@ -526,6 +526,35 @@ fn the_space_of_a_large_file_is_given_back_once_its_removal_is_durable() {
 }
 
 #[test]
+fn a_segment_of_the_log_that_cannot_be_removed_is_left_alone_for_a_minute() {
+    let memory = Arc::new(MemoryFiles::new());
+    let faults = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
+    let seen = Arc::clone(&faults) as Arc<dyn Files>;
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let rig = rig_over(EngineOptions::default(), clock.clone(), memory, seen);
+    let log = rig.engine.core().pipeline.log();
+    for _ in 0..2 {
+        block_on(rig.tablet.apply(batch("a", &["a"]))).unwrap();
+        log.rotate().unwrap();
+    }
+    block_on(rig.tablet.flush()).unwrap();
+    let [stuck, other] = [0, 1].map(|at| log.segments()[at].id);
+    faults.inject(Fault::new(FaultOp::Remove).on_path(format!("{stuck:016x}")).sticky());
+    let tries = || faults.count(FaultOp::Remove);
+    let before = tries();
+    assert!(rig.engine.trim_log(), "the other one goes");
+    assert!(!log.segments().iter().any(|segment| segment.id == other));
+    assert!(!rig.engine.trim_log());
+    clock.advance_micros(60_000_000 - 1);
+    assert!(!rig.engine.trim_log());
+    assert_eq!(tries() - before, 2, "each once");
+    faults.heal();
+    clock.advance_micros(1);
+    assert!(rig.engine.trim_log());
+    assert!(!log.segments().iter().any(|segment| segment.id == stuck));
+}
+
+#[test]
 fn outputs_that_the_manifest_refuses_are_removed() {
     let rig = rig();
     rig.write(&["a"]);
