@@ -42,7 +42,8 @@ pub fn serve(args: &Args) -> Result<()> {
     let data = args.data.display().to_string();
     let flags = vec![("data", "--data", data), ("listen", "--listen", args.listen.clone())];
     let machine_bytes = process::memory_limit_bytes();
-    let inputs = Inputs { file: Some(file), env: Vec::new(), flags, machine_bytes };
+    let processors = process::processors();
+    let inputs = Inputs { file: Some(file), env: Vec::new(), flags, machine_bytes, processors };
     let config = config::resolve(&inputs).map_err(|e| Error::failed(e.message()))?.config;
     logging::init(config.log_format, &config.log_level).map_err(|e| Error::failed(e.message()))?;
     open_files::raise_and_tell();

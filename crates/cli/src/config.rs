@@ -41,7 +41,8 @@ pub fn load(
     let file = file.map(|path| config::read_file(path.clone())).transpose()?;
     let env = environment(std::env::vars_os())?;
     let machine_bytes = process::memory_limit_bytes();
-    config::resolve(&Inputs { file, env, flags, machine_bytes })
+    let processors = process::processors();
+    config::resolve(&Inputs { file, env, flags, machine_bytes, processors })
 }
 
 /// The variables that may be of the configuration. One of these that is not UTF-8 is an error: made into text, it would name another

@@ -384,7 +384,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "server.cores",
         default: "0",
-        about: "cores that serve requests; 0 means all; where there are as many as processors, each keeps to one",
+        about: "cores that serve requests; 0 means all, but one for each 32MiB of memory beyond eight; where there are as many as processors, each keeps to one",
         set: |config, value| {
             config.cores = values::whole_number(value, 0, CORES_MAX)?;
             Ok(())
@@ -516,7 +516,7 @@ mod tests {
         for key in KEYS {
             (key.set)(&mut config, key.default).unwrap();
         }
-        config.divide(None).unwrap();
+        config.divide(None, None).unwrap();
         assert_eq!(config, Config::default());
     }
 

@@ -23,6 +23,7 @@ use tepui_engine::io::IoMode;
 
 use crate::catalog::styles::CompactionStyles;
 use crate::logging::LogFormat;
+use crate::metrics::process;
 
 pub use budget::{Budget, Memory, Shares};
 pub use keys::{KEYS, Key};
@@ -66,7 +67,7 @@ pub struct Config {
     pub allow_remote_plaintext: bool,
     /// Whether tables can only be made, and served, in instances that were created.
     pub strict_instances: bool,
-    /// Cores that serve requests; 0 means all.
+    /// Cores that serve requests; 0 means all that there is memory for.
     pub cores: usize,
     /// How log lines look.
     pub log_format: LogFormat,
@@ -78,7 +79,7 @@ impl Default for Config {
     /// What [`resolve`] gives when nothing is set, on a machine that does not say what memory it has.
     fn default() -> Self {
         let mut config = Self::undivided();
-        config.divide(None).expect("the default machine has room for the default parts");
+        config.divide(None, None).expect("the default machine has room for the default parts");
         config
     }
 }
@@ -111,10 +112,15 @@ impl Config {
 }
 
 impl Config {
-    /// Divides the memory of a machine that has this much.
-    fn divide(&mut self, machine_bytes: Option<u64>) -> Result<(), String> {
+    /// Divides the memory of a machine that has this much, and so many processors; one that does not say has few.
+    fn divide(
+        &mut self,
+        machine_bytes: Option<u64>,
+        processors: Option<usize>,
+    ) -> Result<(), String> {
         let total = budget::total(self.memory, machine_bytes);
-        (self.engine, self.budget) = budget::divide(total, &self.shares, &self.engine)?;
+        let cores = self.cores_within(total, processors);
+        (self.engine, self.budget) = budget::divide(total, cores, &self.shares, &self.engine)?;
         Ok(())
     }
 
@@ -155,8 +161,12 @@ impl Config {
 
     /// The number of cores that serve requests.
     pub fn core_count(&self) -> usize {
+        self.cores_within(self.budget.total_bytes, process::processors())
+    }
+
+    fn cores_within(&self, total_bytes: u64, processors: Option<usize>) -> usize {
         match self.cores {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            0 => budget::cores(processors.unwrap_or(1), total_bytes),
             cores => cores,
         }
     }
@@ -197,6 +207,8 @@ pub struct Inputs {
     pub flags: Vec<(&'static str, &'static str, String)>,
     /// Bytes of memory that the process may have, where the system says.
     pub machine_bytes: Option<u64>,
+    /// Processors that it may use, where the system says.
+    pub processors: Option<usize>,
 }
 
 /// One key's value and where it came from.
@@ -269,7 +281,7 @@ pub fn resolve(inputs: &Inputs) -> Result<Effective> {
         settings.push(Setting { key, value, source });
     }
     if problems.is_empty()
-        && let Err(what) = config.divide(inputs.machine_bytes)
+        && let Err(what) = config.divide(inputs.machine_bytes, inputs.processors)
     {
         problems.push(format!("memory: {what}"));
     }
@@ -430,7 +442,7 @@ mod tests {
             separate_values_bytes: 0,
             ..EngineOptions::default()
         };
-        let (engine, budget) = budget::divide(8 << 30, &shares, &undivided).unwrap();
+        let (engine, budget) = budget::divide(8 << 30, 3, &shares, &undivided).unwrap();
         let expected = Config {
             data: PathBuf::from("d"),
             listen: "[::1]:9".to_owned(),
@@ -466,6 +478,25 @@ mod tests {
         assert!(shown("engine.memtable_bytes").starts_with("auto: 64MiB"));
         inputs.machine_bytes = Some(1 << 30);
         let problems = problems(&inputs);
+        assert!(problems.starts_with("memory: ") && problems.contains("at least"), "{problems}");
+    }
+
+    #[test]
+    fn many_cores_leave_the_cache_less_and_more_than_fit_are_refused() {
+        let cache = |cores: usize, processors: Option<usize>| {
+            let text = format!("memory = \"512MiB\"\n[server]\ncores = {cores}\n");
+            let inputs = Inputs { processors, ..file(&text) };
+            resolve(&inputs).unwrap().config.engine.block_cache_bytes
+        };
+        let few = cache(8, None);
+        assert_eq!(cache(0, Some(2)), few);
+        let all = cache(0, Some(64));
+        assert!(
+            all < few && all >= few - (16 << 20),
+            "{all} of {few}: there is memory for 16 of them"
+        );
+        assert!(cache(32, None) < all, "they are as they were set");
+        let problems = problems(&file("memory = \"512MiB\"\n[server]\ncores = 512\n"));
         assert!(problems.starts_with("memory: ") && problems.contains("at least"), "{problems}");
     }
 

@@ -56,6 +56,11 @@ pub fn memory_limit_bytes() -> Option<u64> {
     machine.into_iter().chain(limits).min()
 }
 
+/// Processors that this process may use, as far as the system says.
+pub fn processors() -> Option<usize> {
+    std::thread::available_parallelism().ok().map(usize::from)
+}
+
 /// The number of a line such as `MemTotal:  1024 kB`, in bytes.
 fn kib_of(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;

@@ -82,7 +82,7 @@ async fn while_the_log_stands_still_small_writes_leave_room_for_reads_and_admini
     let server = start_with(&env, |config| {
         serve_metrics(config);
         // The parts of the least memory.
-        let divided = budget::divide(244 << 20, &Default::default(), &config.engine);
+        let divided = budget::divide(244 << 20, 2, &Default::default(), &config.engine);
         (config.engine, config.budget) = divided.unwrap();
     })
     .await;
