@@ -311,6 +311,12 @@ pub const STREAM_WINDOW_PART: u32 = 16;
 /// [`STREAM_WINDOW_PART`], so that the one whose turn it is has a window.
 pub const REQUESTS_WAITING_PER_CONNECTION_MAX: u64 = 12;
 
+/// The part of the room for requests that those which wait for it may send meanwhile, up to a stream's window each, whatever connections they come by: an
+/// eighth of the room that they wait for, beside it. 48 windows (192 where those have a megabyte), a hundredth of `memory`, of which
+/// the allocator has a tenth. Smaller, and loads of a few connections are refused though the room would be theirs
+/// within the second that they wait; larger, and a hundred of them on a slow disk take what nobody has counted, to wait in vain.
+pub const WAITING_PART: u64 = 8;
+
 /// HTTP/2 window of a connection, in bytes, at least: a part for each stream that is the protocol's own.
 pub const CONNECTION_WINDOW_BYTES_MIN: u32 = STREAM_WINDOW_PART * (64 << 10);
 

@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::Sleep;
 
+use super::requests::Lines;
 use super::streams::Expected;
 use super::{Answer, Hold, Streams};
 use crate::gather::Gathered;
@@ -39,6 +40,8 @@ pub struct Connection {
     pub(super) turn: Arc<Semaphore>,
     /// Its requests that wait for room.
     pub(super) requests_waiting: AtomicU64,
+    /// Bytes that these may send meanwhile.
+    pub(super) lines: Lines,
     pub(super) closed: AtomicBool,
     reader: AtomicWaker,
 }
@@ -54,6 +57,7 @@ impl Connection {
             expected: Expected::first(share_bytes),
             turn: Arc::new(Semaphore::new(1)),
             requests_waiting: AtomicU64::new(0),
+            lines: Lines::default(),
             closed: AtomicBool::new(false),
             reader: AtomicWaker::new(),
         })

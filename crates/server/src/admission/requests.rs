@@ -5,6 +5,11 @@
 //! is held until the request is carried out, or its stream of answers ends; where that is left unread and others find no room,
 //! its connection may be closed ([`Streams::relieve`](super::Streams::relieve)).
 //!
+//! What a client sends meanwhile, up to the window of its stream, is outside of the budget. So it is counted what that may be of all that wait, and there
+//! is a bound: a line for large messages, one for small ones, and one for writes among these, each of a part of the room that it leads to. In each a
+//! connection may have as much as it leaves to others: two that wait for much have a third each, ten an eleventh, and one that comes with its first
+//! finds a place until all is taken (dynamic thresholds; Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998).
+//!
 //! Small messages have a part of the budget of their own, so that they never wait behind large ones, and of that writes have a share at most, since they may wait for
 //! the log for long. So has what messages of many small
 //! parts are decoded into, which is known once they have come: who waits for that has the rest, and whoever has it waits for no room of requests.
@@ -30,8 +35,9 @@ use crate::call::{Deadline, passed};
 use crate::limits::{
     DECODED_FREE_BYTES, REQUEST_BODY_PAUSE, REQUEST_BODY_PAUSES, REQUEST_BYTES_MIN,
     REQUEST_HEAD_PAUSE, REQUEST_WAIT, REQUESTS_WAITING_PER_CONNECTION_MAX, SMALL_REQUEST_BYTES_MAX,
-    WRITES_PART_OF_SMALL_REQUESTS,
+    WAITING_PART, WRITES_PART_OF_SMALL_REQUESTS,
 };
+use crate::runtime::Windows;
 use crate::status::from_error;
 
 /// Bytes of a unit of the budget.
@@ -54,6 +60,10 @@ pub struct Gate {
     lasting: Arc<Pool>,
     decoded: Arc<Pool>,
     message_bytes_max: u64,
+    /// Bytes that a request may send while it waits for room.
+    window_bytes: u64,
+    /// What those that wait may send.
+    lines: Lines,
     waiting: AtomicU64,
     refused: AtomicU64,
     too_large: AtomicU64,
@@ -146,6 +156,8 @@ impl Gate {
             lasting: pool(decoded_bytes / 2),
             decoded: pool(decoded_bytes / 2),
             message_bytes_max: largest.min(message_bytes_max),
+            window_bytes: u64::from(Windows::within(bytes).stream_bytes),
+            lines: Lines::default(),
             waiting: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             too_large: AtomicU64::new(0),
@@ -180,18 +192,18 @@ impl Gate {
         self.parts().into_iter().chain([&*self.small_writes])
     }
 
-    /// What a message of this many bytes takes room of, and the share of it which that of a write takes room of before.
-    fn pool(&self, message_bytes: u64, is_write: bool) -> (&Arc<Pool>, Option<&Arc<Pool>>) {
-        if message_bytes <= SMALL_REQUEST_BYTES_MAX {
-            (&self.small, is_write.then_some(&self.small_writes))
-        } else {
-            (&self.large, None)
+    /// What requests of a line take room of, and the share of it which they take room of before.
+    fn pool(&self, line: Line) -> (&Arc<Pool>, Option<&Arc<Pool>>) {
+        match line {
+            Line::Small => (&self.small, None),
+            Line::SmallWrites => (&self.small, Some(&self.small_writes)),
+            Line::Large => (&self.large, None),
         }
     }
 
-    /// How many have begun to wait for room for such a message so far.
-    fn waits(&self, message_bytes: u64, is_write: bool) -> u64 {
-        let (pool, share) = self.pool(message_bytes, is_write);
+    /// How many have begun to wait for room in a line so far.
+    fn waits(&self, line: Line) -> u64 {
+        let (pool, share) = self.pool(line);
         pool.waits() + share.map_or(0, |share| share.waits())
     }
 
@@ -202,17 +214,23 @@ impl Gate {
         is_write: bool,
         connection: Option<&Arc<Connection>>,
     ) -> Result<MessageRoom, Room> {
-        let (pool, share) = self.pool(message_bytes, is_write);
+        let line = Line::of(message_bytes, is_write);
+        let (pool, share) = self.pool(line);
         let units = units(held_bytes(message_bytes)).min(share.unwrap_or(pool).units);
         MessageRoom::try_take(pool, share, units).ok_or_else(|| {
             let (gate, pool, share) = (Arc::clone(self), Arc::clone(pool), share.map(Arc::clone));
             let connection = connection.map(Arc::clone);
             Box::pin(async move {
-                let mine = connection.as_ref().map(|c| Waiting::new(&c.requests_waiting));
+                let connection = connection.as_deref();
+                let mine = connection.map(|c| Waiting::new(&c.requests_waiting));
                 let waiting = mine.as_ref().map_or(0, Waiting::count);
                 if waiting > REQUESTS_WAITING_PER_CONNECTION_MAX {
                     return Err(gate.refuse());
                 }
+                let bytes = message_bytes.min(gate.window_bytes);
+                let Some(_place) = gate.place(line, bytes, connection) else {
+                    return Err(gate.refuse());
+                };
                 let until = Instant::now() + REQUEST_WAIT;
                 // Who waits for the share keeps nothing of what others take room of.
                 let of_share = match &share {
@@ -223,6 +241,29 @@ impl Gate {
                 Ok(MessageRoom { of_pool, of_share })
             }) as Room
         })
+    }
+
+    /// A place in a line for a request that may send so many bytes while it waits, where its connection has less there than it leaves to others.
+    fn place<'a>(
+        &'a self,
+        line: Line,
+        bytes: u64,
+        connection: Option<&'a Connection>,
+    ) -> Option<Place<'a>> {
+        let of_connection = connection.map(|connection| connection.lines.of(line));
+        let mine = of_connection.map_or(0, |mine| mine.load(Ordering::Relaxed));
+        let (pool, share) = self.pool(line);
+        let bytes_max = (share.unwrap_or(pool).bytes() / WAITING_PART).max(self.window_bytes);
+        let of_all = self.lines.of(line);
+        let with_it = |all: u64| {
+            let is_fair = mine + bytes <= bytes_max.saturating_sub(all);
+            is_fair.then_some(all + bytes)
+        };
+        of_all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with_it).ok()?;
+        if let Some(mine) = of_connection {
+            mine.fetch_add(bytes, Ordering::Relaxed);
+        }
+        Some(Place { of_all, of_connection, bytes })
     }
 
     /// Takes room, for which it waits no longer than until then.
@@ -258,6 +299,60 @@ impl Gate {
         from_error(&Error::invalid_argument(format!(
             "Request is too large: {message_bytes} bytes provided; limit {limit} bytes"
         )))
+    }
+}
+
+/// What requests wait in for room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Line {
+    /// For that of small messages.
+    Small,
+    /// For what writes may have of it.
+    SmallWrites,
+    /// For that of all others.
+    Large,
+}
+
+impl Line {
+    fn of(message_bytes: u64, is_write: bool) -> Self {
+        match (message_bytes <= SMALL_REQUEST_BYTES_MAX, is_write) {
+            (true, false) => Self::Small,
+            (true, true) => Self::SmallWrites,
+            (false, _) => Self::Large,
+        }
+    }
+}
+
+/// Bytes that requests may send while they wait, of all of them or of a connection's, in each line.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    small: AtomicU64,
+    small_writes: AtomicU64,
+    large: AtomicU64,
+}
+
+impl Lines {
+    fn of(&self, line: Line) -> &AtomicU64 {
+        match line {
+            Line::Small => &self.small,
+            Line::SmallWrites => &self.small_writes,
+            Line::Large => &self.large,
+        }
+    }
+}
+
+/// That of a request in its line.
+struct Place<'a> {
+    of_all: &'a AtomicU64,
+    of_connection: Option<&'a AtomicU64>,
+    bytes: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        for count in self.of_connection.into_iter().chain([self.of_all]) {
+            count.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
     }
 }
 
@@ -585,7 +680,8 @@ impl<B: Inbound> GatedBody<B> {
             return false;
         }
         let message_bytes = u64::from(frame::message_bytes(self.header));
-        let (now, waits) = (Instant::now(), self.gate.waits(message_bytes, self.is_write));
+        let waits = self.gate.waits(Line::of(message_bytes, self.is_write));
+        let now = Instant::now();
         let lap = self.lap.get_or_insert(Lap { began: now, bytes: 0, waits });
         lap.bytes = lap.bytes.saturating_add(bytes as u64);
         if now.duration_since(lap.began) < REQUEST_BODY_PAUSE {

@@ -72,6 +72,84 @@ async fn a_request_that_finds_no_room_in_time_is_refused_with_a_hint() {
     assert_eq!(gate.figures().refused, 1);
 }
 
+/// Those requests of a megabyte that wait for room, of so many that a connection begins: the others are refused at once, with a hint.
+fn waits_on(
+    gate: &Arc<Gate>,
+    connection: &Arc<Connection>,
+    count: usize,
+) -> Vec<BoxFuture<'static, Result<(), Status>>> {
+    let mut waits = Vec::new();
+    for _ in 0..count {
+        let hold = Hold::new(Some(Arc::clone(gate)), Arc::clone(connection), None);
+        let body = body_of(gate, vec![message(1 << 20)], hold);
+        let mut request = async { body.collect().await.map(drop) }.boxed();
+        match request.as_mut().now_or_never() {
+            None => waits.push(request),
+            Some(ended) => {
+                let refused = ended.unwrap_err();
+                assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+                assert!(!refused.details().is_empty());
+            }
+        }
+    }
+    waits
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_all_connections_send_while_they_wait_is_bounded_and_shared_among_them() {
+    // Of which large messages have 24 MiB, and those that wait for it may send an eighth, of 64 KiB each: 48 of them.
+    let gate = Arc::new(Gate::new(32 << 20, 1 << 20, 32 << 20));
+    let streams = Arc::new(Streams::new(64 << 20));
+    let held = [admitted(&gate, 8 << 20).await, admitted(&gate, 7 << 20).await];
+    let connections: Vec<_> = (0..100).map(|_| streams.connection()).collect();
+    let mut waits: Vec<_> = connections.iter().map(|c| waits_on(&gate, c, 12)).collect();
+    let counts: Vec<_> = waits.iter().map(Vec::len).filter(|count| *count > 0).collect();
+    assert_eq!(counts, [12, 12, 12, 6, 3, 2, 1], "each has as many as it leaves to others");
+    assert_eq!((gate.figures().waiting, gate.figures().refused), (48, 1_200 - 48));
+    admitted(&gate, 1_000).await;
+    // A place that is free is for who has less, and none are refused for large ones that wait where there is none.
+    waits[0].pop();
+    assert_eq!(waits_on(&gate, &connections[0], 1).len(), 0);
+    waits.push(waits_on(&gate, &connections[50], 1));
+    assert_eq!(waits[100].len(), 1);
+    drop(held);
+    for wait in waits.into_iter().flatten() {
+        wait.await.expect("who waits has its turn");
+    }
+    assert_eq!((gate.figures().waiting, gate.figures().bytes), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn small_requests_wait_for_their_room_whatever_else_waits() {
+    // Of which small messages have 8 MiB, and writes a half of that.
+    let gate = Arc::new(Gate::new(32 << 20, 1 << 20, 32 << 20));
+    let streams = Arc::new(Streams::new(64 << 20));
+    let _held = [admitted(&gate, 8 << 20).await, admitted(&gate, 7 << 20).await];
+    let _waits: Vec<_> = (0..10).map(|_| waits_on(&gate, &streams.connection(), 12)).collect();
+    let small = |is_write| {
+        let hold = Hold::new(Some(Arc::clone(&gate)), streams.connection(), None);
+        let body = body_of(&gate, vec![message(64 << 10)], hold.clone());
+        let body = if is_write { body.of_write() } else { body };
+        async move { body.collect().await.map(|_| hold) }.boxed()
+    };
+    // Those that are let in, those that wait, and whether one more is refused.
+    let begin = |is_write| {
+        let (mut held, mut waits) = (Vec::new(), Vec::new());
+        loop {
+            let mut request = small(is_write);
+            match request.as_mut().now_or_never() {
+                Some(Ok(hold)) => held.push(hold),
+                Some(Err(_)) => return (held, waits),
+                None => waits.push(request),
+            }
+        }
+    };
+    let (writes, writes_wait) = begin(true);
+    let (reads, reads_wait) = begin(false);
+    assert!(writes.len() >= 40 && reads.len() >= 40, "{} {}", writes.len(), reads.len());
+    assert_eq!((writes_wait.len(), reads_wait.len()), (8, 16), "an eighth of what they wait for");
+}
+
 /// A service that reads the message and then works for this long.
 #[derive(Clone)]
 struct Working(Duration);
