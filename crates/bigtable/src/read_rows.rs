@@ -335,14 +335,21 @@ impl ReadRows {
         }
     }
 
+    /// Bytes of what its filter was compiled to, and may build while it runs: it has them until it is dropped, but for what is built, which goes where it is
+    /// suspended.
+    pub fn filter_bytes(&self) -> usize {
+        self.responder.selection.filter_bytes()
+    }
+
     /// Lets go of what the engine holds for this read: memtables and files of the moment at which it began, blocks,
-    /// rows read ahead. The next message finds the place again. For a client that does not read on.
+    /// rows read ahead; and of what its filter has built. The next message finds the place again. For a client that does not read on.
     ///
     /// What was made into messages stays, as many bytes as before, in memory of its own.
     pub fn suspend(&mut self) {
         if let Some(reader) = &mut self.reader {
             reader.suspend();
         }
+        self.responder.selection.forget();
         self.responder.chunker.gather();
     }
 }

@@ -96,6 +96,18 @@ impl Selection {
         self.projection = everything(self.within.clone());
     }
 
+    /// Bytes of what the filter was compiled to, and may build while it runs.
+    pub(crate) fn filter_bytes(&self) -> usize {
+        self.filter.as_ref().map_or(0, Filter::compiled_bytes)
+    }
+
+    /// Lets go of what the filter has built while it ran.
+    pub(crate) fn forget(&self) {
+        if let Some(filter) = &self.filter {
+            filter.forget();
+        }
+    }
+
     /// Whether the filter may take so long for a row of so many cells, with a key and cells of so many bytes, that others would feel it.
     pub(crate) fn is_long(&self, cells: usize, key_bytes: usize, bytes: usize) -> bool {
         self.filter.as_ref().is_some_and(|filter| {

@@ -12,6 +12,7 @@
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
@@ -295,7 +296,8 @@ impl Table {
         request: &v2::CheckAndMutateRowRequest,
     ) -> Result<v2::CheckAndMutateRowResponse> {
         let predicate = FilterSource::Message(request.predicate_filter.as_ref());
-        self.check_and_mutate(request, predicate, None).await
+        let check = self.checked(request, predicate, None)?;
+        self.carry_out(check).await
     }
 
     /// The same for a request whose filter is kept as it arrived.
@@ -304,20 +306,30 @@ impl Table {
         request: WithFilter<WithOrigins<v2::CheckAndMutateRowRequest>>,
         view: Option<&AuthorizedView>,
     ) -> Result<v2::CheckAndMutateRowResponse> {
-        let WithFilter { request: WithOrigins(request), filter } = request;
-        self.check_and_mutate(request, FilterSource::Encoded(filter.as_deref()), view).await
+        let check = self.check(&request, view)?;
+        drop(request);
+        self.carry_out(check).await
     }
 
-    async fn check_and_mutate(
+    /// What such a request is compiled to, for [`Self::carry_out`].
+    pub fn check(
         &self,
-        asked: impl Borrow<v2::CheckAndMutateRowRequest>,
+        request: &WithFilter<WithOrigins<v2::CheckAndMutateRowRequest>>,
+        view: Option<&AuthorizedView>,
+    ) -> Result<Check> {
+        let WithFilter { request: WithOrigins(request), filter } = request;
+        self.checked(request, FilterSource::Encoded(filter.as_deref()), view)
+    }
+
+    fn checked(
+        &self,
+        request: &v2::CheckAndMutateRowRequest,
         predicate: FilterSource<'_>,
         view: Option<&AuthorizedView>,
-    ) -> Result<v2::CheckAndMutateRowResponse> {
-        let request = asked.borrow();
-        let row = &request.row_key.clone();
-        limits::check_row_key(row)?;
-        check_write(view, row, &[])?;
+    ) -> Result<Check> {
+        let row = request.row_key.clone();
+        limits::check_row_key(&row)?;
+        check_write(view, &row, &[])?;
         if request.true_mutations.is_empty() && request.false_mutations.is_empty() {
             return Err(Error::invalid_argument(
                 "No mutations provided: one of true_mutations and false_mutations must be set",
@@ -325,16 +337,21 @@ impl Table {
         }
         let Served { schema, names: families } = self.served();
         let compile = |field, mutations: &[v2::Mutation]| {
-            check_write(view, row, mutations)
-                .and_then(|()| mutation::compile_list(&schema, row, mutations))
+            check_write(view, &row, mutations)
+                .and_then(|()| mutation::compile_list(&schema, &row, mutations))
                 .map_err(|e| in_field(field, &e))
         };
         let if_true = compile("true_mutations", &request.true_mutations)?;
         let if_false = compile("false_mutations", &request.false_mutations)?;
         let predicate = Selection::of_predicate(predicate, &families, view)
             .map_err(|e| in_field("predicate_filter", &e))?;
-        drop(asked);
+        Ok(Check { row, predicate, families, if_true, if_false })
+    }
 
+    /// Changes one row in one of two ways, as it was compiled.
+    pub async fn carry_out(&self, check: Check) -> Result<v2::CheckAndMutateRowResponse> {
+        let Check { row, predicate, families, if_true, if_false } = check;
+        let row = &row;
         let tablet = self.turn_to(row);
         tablet.admit()?;
         let lock = tablet.lock_row(row).await;
@@ -493,6 +510,28 @@ impl Table {
         };
         let drops = self.tablets.overlapping(&range);
         Ok(drops.map(|(range, t)| TabletDrop { tablet: Arc::clone(t), range }).collect())
+    }
+}
+
+/// A `CheckAndMutateRow` as it is carried out.
+pub struct Check {
+    row: Bytes,
+    predicate: Selection,
+    families: FamilyNames,
+    if_true: RowBatch,
+    if_false: RowBatch,
+}
+
+impl Check {
+    /// Bytes of what its predicate was compiled to, and may build while it runs.
+    pub fn filter_bytes(&self) -> usize {
+        self.predicate.filter_bytes()
+    }
+}
+
+impl fmt::Debug for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Check").field("row", &self.row).finish_non_exhaustive()
     }
 }
 

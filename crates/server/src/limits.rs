@@ -198,6 +198,10 @@ pub const REQUEST_BYTES_MIN: u64 = 4 << 20;
 /// Bytes of what a message is decoded into which nobody counts: of some thirty mutations, as most writes have fewer of.
 pub const DECODED_FREE_BYTES: u64 = 4 << 10;
 
+/// Bytes of what the patterns of a filter are compiled to and may build, which nobody counts: of one that is common, or a dozen small ones, which use a tenth of it. A read
+/// under way has as much of the budget of answers at least. Less, and reads with a pattern wait for each other where memory is little; more, and many reads have more than that budget.
+pub const FILTER_FREE_BYTES: u64 = 64 << 10;
+
 /// How long a request may wait for room in the budget before it is refused. Bulk loads by several clients take
 /// turns within it; longer would use up the patience of clients that know better when to come back.
 pub const REQUEST_WAIT: Duration = Duration::from_secs(1);

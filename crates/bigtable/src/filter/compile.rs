@@ -16,7 +16,7 @@ use super::node::Node;
 use super::range::ByteRange;
 use super::wire::{self, Kind};
 use crate::error::{Error, Result, Shown};
-use crate::regex::{Budget, Regex};
+use crate::regex::{Budget, Kept, Regex};
 
 /// Levels of filters within filters, the outermost counted: Bigtable's documented limit.
 pub const FILTER_DEPTH_MAX: usize = 20;
@@ -37,9 +37,11 @@ pub(super) fn too_deep() -> Error {
     Error::invalid_argument(format!("Row filter exceeds maximum depth of {FILTER_DEPTH_MAX}"))
 }
 
-/// Compiles a filter whose size is checked already.
-pub(super) fn compile(filter: &wire::RowFilter) -> Result<Node> {
-    Compiler { budget: Budget::default() }.node(filter, 1, true)
+/// Compiles a filter whose size is checked already. Returns what its patterns keep, too.
+pub(super) fn compile(filter: &wire::RowFilter) -> Result<(Node, Kept)> {
+    let mut compiler = Compiler { budget: Budget::default() };
+    let root = compiler.node(filter, 1, true)?;
+    Ok((root, compiler.budget.kept()))
 }
 
 struct Compiler {

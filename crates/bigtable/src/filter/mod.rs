@@ -28,6 +28,7 @@ use tepui_engine::io::Rng;
 use tepui_engine::read::{FamilyProjection, Projection};
 
 use crate::error::{Error, Result};
+use crate::regex::Kept;
 use node::{Node, Reach, Work};
 
 pub use compile::{FILTER_BYTES_MAX, FILTER_DEPTH_MAX, LABEL_CHARS_MAX};
@@ -48,6 +49,7 @@ pub struct Filter {
     /// Whether cells can come out with labels.
     labels: bool,
     work: Work,
+    patterns: Kept,
 }
 
 /// A cell that a filter let through.
@@ -280,7 +282,7 @@ impl Filter {
                 Error::invalid_argument(format!("Row filter is malformed: {error}"))
             }
         })?;
-        let root = compile::compile(&filter)?;
+        let (root, patterns) = compile::compile(&filter)?;
         if has_unset(&filter) && filter.encoded_len() < encoded.len() {
             return Err(Error::unimplemented(
                 "Row filter holds a kind of filter that is not known",
@@ -291,6 +293,7 @@ impl Filter {
             duplicates: root.duplicates(),
             labels: root.labels(),
             work: root.work(),
+            patterns,
             root,
         })
     }
@@ -349,6 +352,16 @@ impl Filter {
     pub(crate) fn may_match_within(&self, key: &[u8], steps_left: &mut u64) -> bool {
         let reach = self.reach.unwrap_or_else(|| self.root.reach(key, steps_left));
         reach.flow || reach.sink
+    }
+
+    /// Bytes of what it was compiled to, beyond its own message, and may build while it runs.
+    pub fn compiled_bytes(&self) -> usize {
+        self.patterns.bytes()
+    }
+
+    /// Lets go of what it has built while it ran, which it builds again.
+    pub(crate) fn forget(&self) {
+        self.patterns.forget();
     }
 
     /// Steps that a row of so many cells, with a key and cells of so many bytes, may take, before it is known what the filter drops. Each is

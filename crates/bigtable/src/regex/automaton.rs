@@ -4,21 +4,22 @@
 //! room. Few patterns ever need many, but `\C*a\C{999}` finds a new one at nearly every byte of a text of chance, and each takes a
 //! look at a thousand parts of the pattern: microseconds. So what is built is counted, and a limit ends it.
 
-use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use regex_automata::dfa::{Automaton as _, StartKind, dense};
 use regex_automata::hybrid::dfa::{Cache, Config, DFA};
 use regex_automata::nfa::thompson::{self, NFA, State, WhichCaptures};
-use regex_automata::util::pool::Pool;
 use regex_automata::{Anchored, Input};
 use regex_syntax::hir::{Hir, Look};
 
 use super::Budget;
 
-/// Bytes of the cache in which one automaton builds its states while it runs, at most, for each thread that
-/// runs it. Less makes large classes with counts start over more often; more is seldom used.
-const LAZY_CACHE_BYTES: usize = 256 << 10;
+/// Bytes of the cache in which one automaton builds its states while it runs, at most, beyond those that any takes. Common patterns use up to 6 KiB, however much there is. `.*a.{12}` has
+/// states of 63 KiB on text of chance, and builds one in 150 of them again with half of that; in twice as much, the next larger count would not fit.
+const LAZY_CACHE_BYTES: usize = 32 << 10;
+
+/// The same where there are many patterns: enough for those that are common. With less, `.*foo.*bar.*` builds a state every twenty bytes.
+const LAZY_CACHE_BYTES_MIN: usize = 8 << 10;
 
 /// Bytes of an automaton that is built in full before it runs, and of what it takes to build it: small ones run faster so.
 const FULL_AUTOMATON_BYTES: usize = 16 << 10;
@@ -37,8 +38,6 @@ const RANGES_A_PART: usize = 8;
 /// in thousands, with the worst every byte.
 const BYTES_A_STATE: usize = 32;
 
-type Caches = Pool<Cache, Box<dyn Fn() -> Cache + Send + Sync + UnwindSafe + RefUnwindSafe>>;
-
 #[derive(Clone)]
 pub(super) enum Automaton {
     Full(Arc<dense::DFA<Vec<u32>>>),
@@ -47,7 +46,8 @@ pub(super) enum Automaton {
 
 pub(super) struct Lazy {
     dfa: DFA,
-    caches: Caches,
+    /// For whoever runs it, which is one at a time but for filters that are shared.
+    cache: Mutex<Option<Box<Cache>>>,
     /// Steps that it takes to build a state.
     state_steps: u64,
 }
@@ -63,6 +63,7 @@ impl Automaton {
         let nfa = thompson::Compiler::new().configure(config).build_from_hir(&whole).ok()?;
         if let Some(full) = full(&nfa, budget) {
             budget.take(full.memory_usage())?;
+            budget.keep(full.memory_usage());
             return Some(Self::Full(Arc::new(full)));
         }
         budget.take(nfa.memory_usage())?;
@@ -85,7 +86,14 @@ impl Automaton {
     pub(super) fn cache_bytes(&self) -> usize {
         match self {
             Self::Full(_) => 0,
-            Self::Lazy(lazy) => lazy.caches.get().memory_usage(),
+            Self::Lazy(lazy) => lazy.cache().as_ref().map_or(0, |cache| cache.memory_usage()),
+        }
+    }
+
+    /// Lets go of what was built while it ran. It is built again.
+    pub(super) fn forget(&self) {
+        if let Self::Lazy(lazy) = self {
+            *lazy.cache() = None;
         }
     }
 
@@ -120,21 +128,32 @@ impl Lazy {
             _ => 1,
         });
         let state_steps = 1 + (parts.sum::<usize>() / PARTS_A_STEP) as u64;
-        // It takes as much as a few states need where that is more: some times as much as the pattern, which is bounded.
-        let config = Config::new()
-            .cache_capacity(budget.take_cache(LAZY_CACHE_BYTES))
-            .skip_cache_capacity_check(true);
+        // What a few states need in any case: once or twice as much as the pattern, which is bounded.
+        let least = Config::new().get_minimum_cache_capacity(&nfa).ok()?;
+        let cache_bytes = least + budget.take_cache(LAZY_CACHE_BYTES_MIN..=LAZY_CACHE_BYTES);
+        budget.keep(nfa.memory_usage() + cache_bytes);
+        let config = Config::new().cache_capacity(cache_bytes).skip_cache_capacity_check(true);
         let builder = regex_automata::hybrid::dfa::Builder::new().configure(config).clone();
         let dfa = builder.build_from_nfa(nfa).ok()?;
-        let caches = {
-            let dfa = dfa.clone();
-            Pool::new(Box::new(move || dfa.create_cache()) as Box<_>)
-        };
-        Some(Self { dfa, caches, state_steps })
+        Some(Self { dfa, cache: Mutex::default(), state_steps })
+    }
+
+    fn cache(&self) -> MutexGuard<'_, Option<Box<Cache>>> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_match(&self, text: &[u8], steps_left: &mut u64) -> Option<bool> {
-        let cache = &mut *self.caches.get();
+        match self.cache.try_lock() {
+            Ok(mut kept) => {
+                let cache = kept.get_or_insert_with(|| Box::new(self.dfa.create_cache()));
+                self.run(cache, text, steps_left)
+            }
+            // Somebody else has it, or left it as it may be.
+            Err(_) => self.run(&mut self.dfa.create_cache(), text, steps_left),
+        }
+    }
+
+    fn run(&self, cache: &mut Cache, text: &[u8], steps_left: &mut u64) -> Option<bool> {
         let start = Input::new(text).anchored(Anchored::Yes);
         // Caches that are full are emptied and never given up, so nothing fails.
         let mut state = self.dfa.start_state_forward(cache, &start).ok()?;

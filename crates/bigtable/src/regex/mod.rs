@@ -19,6 +19,7 @@ mod parse;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use regex_syntax::hir::literal::Extractor;
@@ -37,9 +38,13 @@ pub const REGEX_BYTES_MAX: usize = 8 << 20;
 /// ten milliseconds. A filter has room for a thousand.
 const FULL_AUTOMATA_BYTES: usize = 1 << 20;
 
-/// Bytes of the caches of all automata of one request, for each thread that runs them: enough for a hundred to have as much as they
-/// ever use. A filter has room for a thousand.
-const CACHES_BYTES: usize = 32 << 20;
+/// Bytes of the caches of all automata of one request: enough for fifty to have the most. Those beyond share the last quarter, and have what common ones use in
+/// any case: 8 MiB for the thousand that a filter has room for.
+const CACHES_BYTES: usize = 2 << 20;
+
+/// Bytes of a text or a prefix in a list of candidates, beside its own: its place in the list, in one more where texts are all that matches, and
+/// its allocation.
+const CANDIDATE_BYTES: usize = 2 * size_of::<Bytes>() + 16;
 
 /// Bytes of a text that are compared with a pattern, or with other bytes, in the time of one step: what a filter needs to go
 /// through a cell.
@@ -57,6 +62,8 @@ pub struct Budget {
     full_bytes: usize,
     /// What is left of the caches of the others.
     cache_bytes: usize,
+    /// What all patterns take so far, and their caches at most.
+    kept_bytes: usize,
     classes: UnicodeClasses,
     /// Patterns that have an automaton, which all that are the same share.
     automata: HashMap<Vec<u8>, Regex>,
@@ -68,6 +75,7 @@ impl Default for Budget {
             bytes: REGEX_BYTES_MAX,
             full_bytes: FULL_AUTOMATA_BYTES,
             cache_bytes: CACHES_BYTES,
+            kept_bytes: 0,
             classes: UnicodeClasses::default(),
             automata: HashMap::new(),
         }
@@ -75,17 +83,64 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Room for one more cache of so many bytes at most: a part of what is left, so that others have some, too.
-    fn take_cache(&mut self, bytes_max: usize) -> usize {
-        let bytes = bytes_max.min(self.cache_bytes / 16);
-        self.cache_bytes -= bytes;
+    /// Room for one more cache of so many bytes: a part of what is left, so that others have some, too.
+    fn take_cache(&mut self, bytes: RangeInclusive<usize>) -> usize {
+        let bytes = (self.cache_bytes / 16).clamp(*bytes.start(), *bytes.end());
+        self.cache_bytes = self.cache_bytes.saturating_sub(bytes);
         bytes
+    }
+
+    /// So much is kept for as long as its request.
+    fn keep(&mut self, bytes: usize) {
+        self.kept_bytes = self.kept_bytes.saturating_add(bytes);
+    }
+
+    /// What the patterns that were compiled keep.
+    pub(crate) fn kept(self) -> Kept {
+        let automata = self.automata.into_values().filter_map(|regex| match regex.matcher {
+            Matcher::Automaton(automaton) => Some(automaton),
+            Matcher::Any | Matcher::Texts(_) | Matcher::Prefix(_) => None,
+        });
+        Kept { bytes: self.kept_bytes, automata: automata.collect() }
     }
 
     /// `None` where so much is not left.
     fn take(&mut self, bytes: usize) -> Option<()> {
         self.bytes = self.bytes.checked_sub(bytes)?;
         Some(())
+    }
+}
+
+/// What the patterns of a request keep for as long as it.
+#[derive(Clone, Default)]
+pub(crate) struct Kept {
+    bytes: usize,
+    automata: Vec<Automaton>,
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl Kept {
+    /// Bytes that it may come to.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes of the caches as they are.
+    #[cfg(test)]
+    pub(crate) fn cache_bytes(&self) -> usize {
+        self.automata.iter().map(Automaton::cache_bytes).sum()
+    }
+
+    /// Lets go of what was built while texts were compared, which is built again.
+    pub(crate) fn forget(&self) {
+        for automaton in &self.automata {
+            automaton.forget();
+        }
     }
 }
 
@@ -124,6 +179,14 @@ pub enum Candidates {
     },
 }
 
+impl Candidates {
+    /// Bytes that they take, roughly.
+    fn bytes(&self) -> usize {
+        let Self::Of { texts, prefixes, .. } = self else { return 0 };
+        texts.iter().chain(prefixes).map(|text| CANDIDATE_BYTES + text.len()).sum()
+    }
+}
+
 impl fmt::Debug for Regex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.matcher {
@@ -139,11 +202,13 @@ impl Regex {
     /// Compiles `pattern`. Fails where it is not RE2 syntax, or where the automata of `budget`'s
     /// request would grow past [`REGEX_BYTES_MAX`].
     pub fn compile(pattern: &[u8], budget: &mut Budget) -> Result<Self, SyntaxError> {
-        if let Some(known) = budget.automata.get(pattern) {
-            return Ok(known.clone());
+        if let Some(known) = budget.automata.get(pattern).cloned() {
+            budget.keep(known.candidates.bytes());
+            return Ok(known);
         }
         let hir = parse::parse(pattern, &mut budget.classes)?;
         let candidates = candidates(&hir);
+        budget.keep(candidates.bytes());
         let matcher = match &candidates {
             Candidates::Of { texts, prefixes, exact: true } if prefixes.is_empty() => {
                 Matcher::Texts(texts.clone())

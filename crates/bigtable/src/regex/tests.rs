@@ -253,7 +253,50 @@ fn caches_of_many_patterns_share_what_a_request_has() {
         let Matcher::Automaton(automaton) = &regex.matcher else { panic!("{pattern}") };
         held += automaton.cache_bytes();
     }
-    assert!((10 << 20..40 << 20).contains(&held), "{held}");
+    assert!((512 << 10..6 << 20).contains(&held), "{held}");
+    let kept = budget.kept();
+    assert_eq!(kept.cache_bytes(), held);
+    assert!(kept.bytes() > held && kept.bytes() < held + REGEX_BYTES_MAX, "{}", kept.bytes());
+    kept.forget();
+    assert_eq!(kept.cache_bytes(), 0);
+}
+
+#[test]
+fn what_a_pattern_keeps_is_known_when_it_is_compiled() {
+    let text = noise(20_000);
+    for pattern in [
+        r"\C*[\x00-\x7F]\C{300}",
+        r"(?s)[a-z]{3,60}[0-9]{3,60}.*",
+        r"(?s).*(\pL{20}|\pN{30}).*",
+        r"(a|b|c|d)*x{0,900}",
+    ] {
+        let mut budget = Budget::default();
+        let regex = Regex::compile(pattern.as_bytes(), &mut budget).unwrap();
+        let kept = budget.kept();
+        let compiled = kept.bytes();
+        for len in [0, 1, 10, 100, text.len()] {
+            regex.is_match(&text[..len]);
+        }
+        // A state more than there is room for may be there at the end.
+        assert!(kept.cache_bytes() <= compiled, "{pattern}: {} of {compiled}", kept.cache_bytes());
+        let matched = regex.is_match(&text);
+        kept.forget();
+        assert_eq!(regex.is_match(&text), matched, "{pattern}: it is built again");
+    }
+    let kept = |pattern: &str| {
+        let mut budget = Budget::default();
+        Regex::compile(pattern.as_bytes(), &mut budget).unwrap();
+        budget.kept().bytes()
+    };
+    for pattern in [r"\C*", "abc", r"abc\C*"] {
+        assert!(kept(pattern) < 200, "{pattern}: {}", kept(pattern));
+    }
+    // Those that are common.
+    for pattern in [".*foo.*", "user-[0-9]+", r"[a-z0-9._%+-]+@[a-z0-9.-]+\.[a-z]{2,4}"] {
+        assert!(kept(pattern) <= 48 << 10, "{pattern}: {}", kept(pattern));
+    }
+    // Texts are several times as large as a class of them.
+    assert!(kept("[0-~]x") > 4_000, "{}", kept("[0-~]x"));
 }
 
 #[test]

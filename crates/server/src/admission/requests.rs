@@ -12,7 +12,8 @@
 //!
 //! Small messages have a part of the budget of their own, so that they never wait behind large ones, and of that writes have a share at most, since they may wait for
 //! the log for long. So has what messages of many small
-//! parts are decoded into, which is known once they have come: who waits for that has the rest, and whoever has it waits for no room of requests.
+//! parts are decoded into, which is known once they have come: who waits for that has the rest, and whoever has it waits for no room of requests. Large filters
+//! have theirs there, too, once they are compiled.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -33,9 +34,9 @@ use tonic::Status;
 use super::{Answer, Connection};
 use crate::call::{Deadline, passed};
 use crate::limits::{
-    DECODED_FREE_BYTES, REQUEST_BODY_PAUSE, REQUEST_BODY_PAUSES, REQUEST_BYTES_MIN,
-    REQUEST_HEAD_PAUSE, REQUEST_WAIT, REQUESTS_WAITING_PER_CONNECTION_MAX, SMALL_REQUEST_BYTES_MAX,
-    WAITING_PART, WRITES_PART_OF_SMALL_REQUESTS,
+    DECODED_FREE_BYTES, FILTER_FREE_BYTES, REQUEST_BODY_PAUSE, REQUEST_BODY_PAUSES,
+    REQUEST_BYTES_MIN, REQUEST_HEAD_PAUSE, REQUEST_WAIT, REQUESTS_WAITING_PER_CONNECTION_MAX,
+    SMALL_REQUEST_BYTES_MAX, WAITING_PART, WRITES_PART_OF_SMALL_REQUESTS,
 };
 use crate::runtime::Windows;
 use crate::status::from_error;
@@ -106,7 +107,7 @@ impl Pool {
         let rooms = held.rooms();
         let of_message =
             rooms.message.iter().flat_map(|room| room.of_share.iter().chain([&room.of_pool]));
-        let rooms = of_message.chain(&rooms.decoded);
+        let rooms = of_message.chain(&rooms.decoded).chain(&rooms.filter);
         let mine = rooms.filter(|room| Arc::ptr_eq(room.semaphore(), &self.free));
         mine.map(|room| room.num_permits() as u64 * UNIT_BYTES).sum()
     }
@@ -264,6 +265,12 @@ impl Gate {
             mine.fetch_add(bytes, Ordering::Relaxed);
         }
         Some(Place { of_all, of_connection, bytes })
+    }
+
+    /// The part beside those for messages that has room for what lasts or not, and how much of it so many bytes take.
+    fn beside(&self, bytes: u64, lasts: bool) -> (&Arc<Pool>, u32) {
+        let pool = if lasts { &self.lasting } else { &self.decoded };
+        (pool, units(bytes).min(pool.units))
     }
 
     /// Takes room, for which it waits no longer than until then.
@@ -445,6 +452,7 @@ struct Held {
 struct Rooms {
     message: Option<MessageRoom>,
     decoded: Option<OwnedSemaphorePermit>,
+    filter: Option<OwnedSemaphorePermit>,
 }
 
 impl Held {
@@ -479,23 +487,72 @@ impl Hold {
         if beyond <= DECODED_FREE_BYTES {
             return Ok(());
         }
-        let pool = if lasts { &gate.lasting } else { &gate.decoded };
-        let units = units(beyond).min(pool.units);
+        let (pool, units) = gate.beside(beyond, lasts);
         let room = match pool.try_take(units) {
             Some(room) => room,
-            None => {
-                let room = gate.wait(pool, units, Instant::now() + REQUEST_WAIT);
-                match self.deadline() {
-                    Some(deadline) => tokio::select! {
-                        room = room => room?,
-                        () = deadline.timer() => return Err(passed()),
-                    },
-                    None => room.await?,
-                }
-            }
+            None => self.wait_beside(gate, beyond, lasts).await?,
         };
         self.0.rooms().decoded = Some(room);
         Ok(())
+    }
+
+    /// What is compiled of the request and has a filter of so many bytes, where those have room beside it: in the same parts as what messages are
+    /// decoded into. Where there is none, nothing is kept that nobody has counted: it is compiled again when there is.
+    ///
+    /// # Errors
+    ///
+    /// Those of `compile`; RESOURCE_EXHAUSTED where there is no room in time, DEADLINE_EXCEEDED where the client does not wait for so long.
+    pub async fn in_room_for_filter<T>(
+        &self,
+        compile: impl Fn() -> Result<T, Error>,
+        bytes: impl Fn(&T) -> usize,
+        lasts: bool,
+    ) -> Result<T, Status> {
+        let compile = || compile().map_err(|error| from_error(&error));
+        let bytes = {
+            let compiled = compile()?;
+            let bytes = bytes(&compiled) as u64;
+            if self.has_room_for_filter(bytes, lasts) {
+                return Ok(compiled);
+            }
+            bytes
+        };
+        if let Some(gate) = &self.0.gate {
+            // Boxed, so that requests that need none stay small.
+            let room = Box::pin(self.wait_beside(gate, bytes, lasts)).await?;
+            self.0.rooms().filter = Some(room);
+        }
+        compile()
+    }
+
+    /// Takes room for a filter, where there is some or it needs none.
+    fn has_room_for_filter(&self, bytes: u64, lasts: bool) -> bool {
+        let Some(gate) = self.0.gate.as_ref().filter(|_| bytes > FILTER_FREE_BYTES) else {
+            return true;
+        };
+        let (pool, units) = gate.beside(bytes, lasts);
+        let room = pool.try_take(units);
+        let has_room = room.is_some();
+        self.0.rooms().filter = room;
+        has_room
+    }
+
+    /// Waits for room beside that for messages.
+    async fn wait_beside(
+        &self,
+        gate: &Gate,
+        bytes: u64,
+        lasts: bool,
+    ) -> Result<OwnedSemaphorePermit, Status> {
+        let (pool, units) = gate.beside(bytes, lasts);
+        let room = gate.wait(pool, units, Instant::now() + REQUEST_WAIT);
+        match self.deadline() {
+            Some(deadline) => tokio::select! {
+                room = room => room,
+                () = deadline.timer() => Err(passed()),
+            },
+            None => room.await,
+        }
     }
 
     /// The connection that the request came by.
@@ -522,9 +579,10 @@ impl Hold {
         self.0.rooms().message = Some(room);
     }
 
-    /// Gives back the room for what the message was decoded into.
+    /// Gives back the room for what the message was decoded into, and for what was compiled of it.
     pub fn decoded_is_gone(&self) {
-        self.0.rooms().decoded = None;
+        let mut rooms = self.0.rooms();
+        (rooms.decoded, rooms.filter) = (None, None);
     }
 
     /// Bytes of the budget that the request holds for its message.

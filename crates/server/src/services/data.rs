@@ -11,7 +11,7 @@ use tepui_bigtable::error::{Error, Result as TepuiResult, Shown};
 use tepui_bigtable::frame::Framed;
 use tepui_bigtable::origin::WithOrigins;
 use tepui_bigtable::read_rows::ReadRows;
-use tepui_bigtable::table::Table;
+use tepui_bigtable::table::{Check, Table};
 use tepui_bigtable::turn::others_first;
 use tepui_engine::io::Clock;
 use tepui_engine::pressure::Priority;
@@ -160,8 +160,8 @@ impl DataService {
         let (head, request) = request.into_parts();
         let target = self.target(&request, Access::Read).await?;
         let large_rows = large_rows(&head.headers);
-        let rows = target.table.read_rows_encoded(&request, large_rows, target.view());
-        let mut rows = rows.map_err(|error| from_error(&error))?;
+        let begin = || target.table.read_rows_encoded(&request, large_rows, target.view());
+        let mut rows = head.hold.in_room_for_filter(begin, ReadRows::filter_bytes, true).await?;
         let answer = self.streams.answer(head.hold.clone());
         rows.read_ahead_at_most(answer.ahead_bytes_max() as usize);
         let messages = row_messages(RowMessages {
@@ -248,11 +248,16 @@ impl DataService {
         let (head, request) = request.into_parts();
         let row = &request.request.0.row_key;
         let target = self.target_of(&request, row, Access::Transaction).await?;
+        let hold = head.hold.clone();
         let work = move || async move {
-            target.table.check_and_mutate_row_encoded(request, target.view()).await
+            let compile = || target.table.check(&request, target.view());
+            let check = hold.in_room_for_filter(compile, Check::filter_bytes, false).await?;
+            // Several times as large as what is waited for with.
+            drop(request);
+            target.table.carry_out(check).await.map_err(|error| from_error(&error))
         };
         let done = large::carry_out(large, work).await?;
-        done.map(|done| head.answer(done)).map_err(|error| from_error(&error))
+        done.map(|done| head.answer(done))
     }
 
     pub(super) async fn on_read_modify_write_row(

@@ -363,6 +363,69 @@ async fn answers_of_one_message_that_nobody_reads_are_made_as_far_as_their_conne
     server.stop().await;
 }
 
+/// A filter that lets all pass, and has eight patterns, which may come to 36 KiB each.
+fn large_filter() -> v2::RowFilter {
+    use v2::row_filter::{Filter, Interleave};
+    let pattern = |n| Filter::RowKeyRegexFilter(format!(r"\C*[\x00-\x7F]\C{{100}}{n}").into());
+    let patterns = (0..8).map(pattern).chain([Filter::PassAllFilter(true)]);
+    let filters = patterns.map(|filter| v2::RowFilter { filter: Some(filter) }).collect();
+    v2::RowFilter { filter: Some(Filter::Interleave(Interleave { filters })) }
+}
+
+#[tokio::test]
+async fn reads_with_large_filters_have_room_for_these_or_are_refused_and_others_go_on() {
+    const ROW: usize = 2 << 20;
+    let server = start_with(&memory(), |config| {
+        serve_metrics(config);
+        // Of which reads have a half.
+        config.budget.decoded_bytes = 4 << 20;
+    })
+    .await;
+    server.create(&[]).await;
+    server.set("large", &vec![5; ROW]).await.unwrap();
+    let address = format!("http://{}", server.running.address());
+    let endpoint = Channel::from_shared(address)
+        .unwrap()
+        .initial_stream_window_size(64 << 10)
+        .initial_connection_window_size(64 << 20);
+    let mut client = BigtableClient::new(endpoint.connect().await.unwrap());
+    let plain = v2::ReadRowsRequest { table_name: TABLE.to_owned(), ..Default::default() };
+    let request = v2::ReadRowsRequest { filter: Some(large_filter()), ..plain.clone() };
+    let mut unread = Vec::new();
+    let refused = loop {
+        match client.read_rows(request.clone()).await {
+            Ok(stream) => unread.push(stream.into_inner()),
+            Err(refused) => break refused,
+        }
+        assert!(unread.len() < 10, "nobody counts them");
+    };
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    assert!(retry_delay(&refused).is_some());
+    assert!(unread.len() >= 2, "{}", unread.len());
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    assert!(sample(&metrics, "tepui_memory_bytes{part=\"requests\"}") >= 1 << 20);
+    // Neither others nor those who have such a pattern as most wait for that.
+    let pattern = v2::row_filter::Filter::RowKeyRegexFilter("[a-z]*lar.*".into());
+    let common = v2::RowFilter { filter: Some(pattern) };
+    for filter in [None, Some(common)] {
+        let request = v2::ReadRowsRequest { filter, ..plain.clone() };
+        let mut stream = client.read_rows(request).await.unwrap().into_inner();
+        assert!(stream.message().await.unwrap().is_some());
+    }
+    let mutation = v2::mutation::Mutation::DeleteFromRow(v2::mutation::DeleteFromRow {});
+    let check = v2::CheckAndMutateRowRequest {
+        table_name: TABLE.to_owned(),
+        row_key: "other".into(),
+        predicate_filter: Some(large_filter()),
+        true_mutations: vec![v2::Mutation { mutation: Some(mutation) }],
+        ..Default::default()
+    };
+    client.check_and_mutate_row(check).await.expect("writes have the other half");
+    drop(unread);
+    client.read_rows(request).await.expect("there is room again");
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn rows_read_ahead_for_clients_that_do_not_read_count_and_leave_room_for_others() {
     const ROW: usize = 300 << 10;

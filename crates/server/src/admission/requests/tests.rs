@@ -408,6 +408,36 @@ async fn reads_that_keep_what_they_were_decoded_into_leave_room_for_writes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_filter_has_its_room_or_is_let_go_of_while_that_is_waited_for() {
+    let gate = Arc::new(Gate::new(4 << 20, 2 << 20, 4 << 20));
+    let connection = Arc::new(Streams::new(1 << 20)).connection();
+    let hold = || Hold::new(Some(Arc::clone(&gate)), Arc::clone(&connection), None);
+    let made = Arc::new(());
+    let compile = || Ok(Arc::clone(&made));
+    let compiled = async |hold: &Hold, bytes: usize, lasts| {
+        hold.in_room_for_filter(compile, |_| bytes, lasts).await
+    };
+    let (first, second) = (hold(), hold());
+    let kept = compiled(&first, 700_000, true).await.unwrap();
+    assert!(gate.figures().bytes >= 700_000);
+    let refused = compiled(&second, 700_000, true).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+    assert!(!refused.details().is_empty());
+    compiled(&second, 50_000, true).await.expect("what most have needs no room");
+    compiled(&second, 700_000, false).await.expect("those of writes have a part of their own");
+    assert_eq!(Arc::strong_count(&made), 2);
+    let waits = compiled(&second, 700_000, true);
+    let ends = async {
+        tokio::task::yield_now().await;
+        assert_eq!((gate.figures().waiting, Arc::strong_count(&made)), (1, 2));
+        drop((kept, first));
+    };
+    futures::join!(waits, ends).0.unwrap();
+    drop(second);
+    assert_eq!(gate.figures().bytes, 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deadline_ends_a_request_of_which_only_the_head_came() {
     let gate = Arc::new(Gate::new(4 << 20, 1 << 20, 4 << 20));
     let timeout = [(http::HeaderName::from_static("grpc-timeout"), "70m".parse().unwrap())];
