@@ -79,7 +79,7 @@ impl Engine {
             for sst in view.version.ssts() {
                 ssts.note(holder, (sst.level, sst.id), sst.bytes);
             }
-            for file in view.values.values().filter(|file| values.insert(file.id())) {
+            for file in view.values.files.values().filter(|file| values.insert(file.id())) {
                 figures.value_files += 1;
                 figures.value_file_bytes += file.frame_bytes();
                 figures.value_garbage_bytes += file.garbage_bytes();

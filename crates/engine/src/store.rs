@@ -2,7 +2,7 @@
 //! name it; each of them *owns* it. One that no version owns any more is removed when its last reader lets go and no
 //! backup keeps it, by the housekeeping thread, so that no request pays for it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -71,8 +71,8 @@ pub(crate) struct SstFile {
     /// A file whose footer, properties or top-level index is damaged fails every read of its rows and
     /// leaves the rest of the tablet alone.
     reader: Result<Arc<SstReader>>,
-    /// The value files that it names, and the bytes of each.
-    values: Vec<(Arc<ValueFile>, u64)>,
+    /// The value files that it names, and the bytes of each; its [reader](SstReader::open_with) has charged them and does without.
+    values: Box<[(Arc<ValueFile>, u64)]>,
     /// Where it cannot be opened: what it names is not known.
     _unknown: Option<UnknownNames>,
     store: Arc<SstStore>,
@@ -136,12 +136,15 @@ impl SstStore {
     fn read(self: &Arc<Self>, id: FileId, pins: bool) -> Arc<SstFile> {
         let path = self.layout.sst(id);
         let (files, cache) = (self.env.files.as_ref(), Arc::clone(&self.cache));
-        let reader = SstReader::open_with(files, &path, id, cache, pins);
-        if let Err(error) = &reader {
+        let opened = SstReader::open_with(files, &path, id, cache, pins);
+        if let Err(error) = &opened {
             tracing::error!(file = %path.display(), %error, "SST cannot be opened; its rows fail");
         }
-        let named = reader.iter().flat_map(|reader| &reader.properties().value_files);
-        let values = named.map(|(id, bytes)| (self.values.open(*id), *bytes)).collect();
+        let (reader, named) = match opened {
+            Ok((reader, named)) => (Ok(reader), named),
+            Err(error) => (Err(error), BTreeMap::new()),
+        };
+        let values = named.into_iter().map(|(id, bytes)| (self.values.open(id), bytes)).collect();
         let unknown = reader.is_err().then(|| self.values.unknown_names());
         let (store, owners) = (Arc::clone(self), AtomicU64::new(0));
         Arc::new(SstFile { id, reader, values, _unknown: unknown, store, owners })
@@ -389,6 +392,10 @@ mod tests {
     use crate::cache::{CacheOptions, QuickBlockCache};
     use crate::io::{Clock, Files, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
 
+    use crate::cell::{FamilyId, KeyView, Kind, encode_key};
+    use crate::sst::{SstOptions, SstWriter};
+    use crate::values::ValuePointer;
+
     const MIB: u64 = 1 << 20;
 
     /// A clock on which each look takes a millisecond, as the removal of a file may that follows it.
@@ -489,5 +496,42 @@ mod tests {
         assert_eq!(left(&files), 4, "down to what may wait");
         while store.remove_doomed(0, &|_, _| {}) == Some(Duration::ZERO) {}
         assert_eq!(left(&files), 0);
+    }
+
+    #[test]
+    fn what_an_sst_names_is_kept_once_and_charged() {
+        let (store, files, _) = store(&[]);
+        let held = |names: u64| {
+            let id = 1_000_000 + names;
+            let path = store.layout.sst(id);
+            let file = files.create(&path).unwrap();
+            let mut writer = SstWriter::new(file, &path, id, SstOptions::default(), 0);
+            let (mut key, mut value) = (Vec::new(), Vec::new());
+            for at in 0..2_000u64 {
+                let pointer = ValuePointer {
+                    file: 1 + at % names,
+                    offset: at * 5_000,
+                    stored_len: 5_000,
+                    value_len: 4_990,
+                };
+                key.clear();
+                value.clear();
+                let row = format!("{at:08}");
+                let (family, kind) = (FamilyId(1), Kind::ValueElsewhere);
+                encode_key(row.as_bytes(), family, Some(b"q"), 1, 1 + at, kind, &mut key);
+                pointer.encode(&mut value);
+                writer.add(KeyView::parse(&key).unwrap(), &value).unwrap();
+            }
+            writer.finish().unwrap();
+            let file = store.open(id);
+            let reader = file.reader().unwrap();
+            assert_eq!(file.value_files().len() as u64, names);
+            assert!(reader.properties().value_files.is_empty(), "not a second time");
+            assert_eq!(reader.value_file_bytes(), 2_000 * 5_000);
+            reader.resident_bytes()
+        };
+        let (few, many) = (held(1), held(2_000));
+        // What its indexes take differs by little.
+        assert!((many - few).abs_diff(1_999 * 16) < 4_000, "{few} and {many}");
     }
 }

@@ -208,7 +208,7 @@ impl Engine {
             for sst in view.version.ssts() {
                 live.note(holder, sst.id, sst.bytes);
             }
-            garbage.extend(view.values.iter().map(|(id, file)| (*id, file.garbage_bytes())));
+            garbage.extend(view.values.files.iter().map(|(id, file)| (*id, file.garbage_bytes())));
         }
         let ssts = ssts.iter().map(|(id, bytes)| bytes.saturating_sub(live.bytes(id)));
         let values =

@@ -75,7 +75,8 @@ pub struct SstProperties {
     pub tombstone_run_max: u64,
     /// By family. Row tombstones belong to none.
     pub families: BTreeMap<FamilyId, FamilyProperties>,
-    /// The value files that its pointers lead to, and the bytes of their frames that they name there.
+    /// The value files that its pointers lead to, and the bytes of their frames that they name there. Empty in what an engine has open, which keeps the
+    /// open files in their place.
     pub value_files: BTreeMap<FileId, u64>,
 }
 

@@ -1,5 +1,6 @@
 //! An open SST: its resident parts, and the way to its blocks.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ use crate::cache::{BlockCache, Directory, PartitionId, Resident};
 use crate::codec::{Malformed, Parsed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Files, RandomFile};
+use crate::values::ValueFile;
 
 /// Index partitions from which their boundaries divide a file finely enough: each covers one to two
 /// megabytes of data.
@@ -31,6 +33,12 @@ const INDEX_ROWS_PARTITIONS_MIN: usize = 16;
 
 /// Rows that divide a file, each with the bytes of data blocks before it.
 type IndexRows = Vec<(Vec<u8>, u64)>;
+
+/// Value files, each with the bytes that an SST names there.
+type ValueNames = BTreeMap<FileId, u64>;
+
+/// Bytes that an open SST keeps for each value file that it names: with inserts alone, those of the last level name nearly every one.
+const VALUE_NAME_BYTES: usize = size_of::<(Arc<ValueFile>, u64)>();
 
 /// An open SST. Shared between threads; the file stays open while anything refers to it, so it may be
 /// removed from its directory meanwhile.
@@ -41,6 +49,10 @@ pub struct SstReader {
     bytes: u64,
     footer: Footer,
     properties: SstProperties,
+    /// How many value files it names.
+    value_files: usize,
+    /// Bytes that it names in them.
+    value_file_bytes: u64,
     top: IndexBlock,
     filters: Option<IndexBlock>,
     /// Why it has no filter index in memory although there is one in the file.
@@ -71,17 +83,31 @@ impl SstReader {
         id: FileId,
         cache: Arc<dyn BlockCache>,
     ) -> Result<Arc<Self>> {
-        Self::open_with(files, path, id, cache, false)
+        let (mut reader, names) = Self::open_apart(files, path, id, cache, false)?;
+        reader.properties.value_files = names;
+        Ok(Arc::new(reader))
     }
 
-    /// The same; with `pins`, what [`Self::pin`] does as well, by the same read where the file is small.
+    /// The same, and the value files that it names, which are not in its properties then: whoever opens them keeps them. With `pins`, what
+    /// [`Self::pin`] does as well, by the same read where the file is small.
     pub(crate) fn open_with(
         files: &dyn Files,
         path: &Path,
         id: FileId,
         cache: Arc<dyn BlockCache>,
         pins: bool,
-    ) -> Result<Arc<Self>> {
+    ) -> Result<(Arc<Self>, ValueNames)> {
+        let (reader, names) = Self::open_apart(files, path, id, cache, pins)?;
+        Ok((Arc::new(reader), names))
+    }
+
+    fn open_apart(
+        files: &dyn Files,
+        path: &Path,
+        id: FileId,
+        cache: Arc<dyn BlockCache>,
+        pins: bool,
+    ) -> Result<(Self, ValueNames)> {
         let file = files.open_immutable(path)?;
         let bytes = file.len()?;
         let damaged = |offset: u64, m: Malformed| Error::corruption(path.display(), offset, m.what);
@@ -103,8 +129,9 @@ impl SstReader {
         let index = |handle: Handle, level| {
             IndexBlock::parse(block(handle)?, level).map_err(|m| damaged(handle.offset, m))
         };
-        let properties = SstProperties::decode(&block(footer.properties)?)
+        let mut properties = SstProperties::decode(&block(footer.properties)?)
             .map_err(|m| damaged(footer.properties.offset, m))?;
+        let names = std::mem::take(&mut properties.value_files);
         let top = index(footer.top_index, Level::Top)?;
         // It holds no data: reads go on without.
         let filters = footer.filter_index.map(|h| index(h, Level::Filter)).transpose();
@@ -124,6 +151,8 @@ impl SstReader {
             bytes,
             footer,
             properties,
+            value_files: names.len(),
+            value_file_bytes: names.values().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
             top,
             filters,
             filters_lost,
@@ -143,7 +172,7 @@ impl SstReader {
         if pins {
             reader.pin_from(&tail);
         }
-        Ok(Arc::new(reader))
+        Ok((reader, names))
     }
 
     /// Its coarse filter; none where the cache has no room for it, or where it cannot be read, which costs reads and no data.
@@ -199,13 +228,18 @@ impl SstReader {
         &self.properties
     }
 
+    /// Bytes that it names in value files.
+    pub(crate) fn value_file_bytes(&self) -> u64 {
+        self.value_file_bytes
+    }
+
     /// Where it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Bytes of memory that the open file keeps outside the block cache: its top-level index, its filter index,
-    /// its coarse filter, its dictionary, and a slot for each partition. Looks at none of them: their sizes are known.
+    /// its coarse filter, its dictionary, a slot for each partition, and the value files that it names. Looks at none of them: their sizes are known.
     pub fn resident_bytes(&self) -> u64 {
         self.own_bytes() + self.coarse_bytes()
     }
@@ -220,7 +254,8 @@ impl SstReader {
         // Not only the text: zstd makes tables of it, which take more.
         let dictionary = self.dictionary.as_ref().map_or(0, |d| d.as_ddict().sizeof());
         let slots = self.directory.slot_bytes();
-        (self.top.bytes() + filters + dictionary + size_of::<Self>()) as u64 + slots
+        let names = self.value_files.saturating_mul(VALUE_NAME_BYTES);
+        (self.top.bytes() + filters + dictionary + names + size_of::<Self>()) as u64 + slots
     }
 
     /// Bytes that its data blocks take in memory, at most: all that is in them, uncompressed.

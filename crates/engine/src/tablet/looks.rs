@@ -163,7 +163,7 @@ impl Tablet {
     /// Bytes of the memtable and all that it could be merged with, where it is worth to be flushed for that.
     fn worth_with_memtable(&self, view: &View) -> Option<u64> {
         let active = self.active_bytes();
-        let values: u64 = view.values.values().map(|file| file.frame_bytes()).sum();
+        let values: u64 = view.values.files.values().map(|file| file.frame_bytes()).sum();
         let all = active.saturating_add(view.version.total_bytes()).saturating_add(values);
         let is_large = active >= self.core.options.memtable_bytes / MEMTABLE_PART;
         (is_large && is_worth(active, all)).then_some(all)

@@ -25,6 +25,7 @@ mod levels;
 mod locks;
 mod looks;
 mod merge;
+mod named;
 mod newest;
 mod point;
 mod read;
@@ -171,6 +172,8 @@ struct Jobs {
     for_reads: looks::ForReads,
     /// When to look for garbage next (monotonic micros).
     collect_at: u64,
+    /// Until when no SST is worth its rewriting for the value files that it names, though there is enough garbage in these.
+    nothing_to_reclaim: Option<reclaim::Nothing>,
     /// When a small tablet may be rewritten for versions again whatever comes of it (monotonic micros).
     eager_at: u64,
     /// When to look for files of which everything has expired (monotonic micros).
@@ -206,6 +209,13 @@ impl Jobs {
     /// Whether a job has any of these files.
     fn any_under_way(&self, files: &[Arc<SstRef>]) -> bool {
         files.iter().any(|file| self.busy.files.contains(&file.id))
+    }
+
+    /// When the first of the files that failed may be tried again after `now` (monotonic micros).
+    fn next_after_failures(&self, now: u64) -> u64 {
+        let failed = self.failed_until.values().chain(self.failed_for_space.values());
+        let untils = failed.map(|(until, _)| *until);
+        untils.filter(|until| *until > now).min().unwrap_or(u64::MAX)
     }
 
     /// Forgets failures of files that are gone, and those that were so long ago that they say nothing of the next.
@@ -279,6 +289,7 @@ impl Tablet {
         self.schema.store(Some(schema));
         let mut jobs = self.jobs();
         (jobs.collect_at, jobs.expired_at, jobs.eager_at) = (0, 0, 0);
+        jobs.nothing_to_reclaim = None;
         jobs.collected.clear();
         jobs.collector.begin_anew();
         drop(jobs);
@@ -329,9 +340,9 @@ impl Tablet {
                 .collect(),
             memtable_bytes: view.memtable_bytes(),
             records: memtable_records + view.version.ssts().map(|f| f.entries).sum::<u64>(),
-            value_files: view.values.len() as u64,
-            value_file_bytes: view.values.values().map(|file| file.frame_bytes()).sum(),
-            value_garbage_bytes: view.values.values().map(|file| file.garbage_bytes()).sum(),
+            value_files: view.values.files.len() as u64,
+            value_file_bytes: view.values.files.values().map(|file| file.frame_bytes()).sum(),
+            value_garbage_bytes: view.values.files.values().map(|file| file.garbage_bytes()).sum(),
         }
     }
 

@@ -135,7 +135,7 @@ impl Tablet {
 
     /// Where values elsewhere are had from; `fill`: what is read enters the cache.
     pub(super) fn value_source(&self, view: &View, fill: bool) -> ValueSource {
-        let files = Arc::clone(&view.values);
+        let files = Arc::clone(&view.values.files);
         let cache = Some(Arc::clone(self.core.store.cache()));
         ValueSource { files, cache, fill, tablet: Some(self.id), aside: Aside::default() }
     }
@@ -157,7 +157,7 @@ impl Tablet {
             };
             let rows = reader.index_rows()?;
             // Values elsewhere count as if they were spread evenly over the file.
-            let elsewhere: u64 = reader.properties().value_files.values().sum();
+            let elsewhere = reader.value_file_bytes();
             let data_bytes = rows.last().map_or(1, |(_, offset)| *offset).max(1);
             let with_values = |bytes: u64| {
                 let more = u128::from(bytes) * u128::from(elsewhere) / u128::from(data_bytes);

@@ -14,12 +14,31 @@ use super::Tablet;
 use super::compact::Claim;
 use super::view::View;
 
+/// After how long it is looked again what is worth it, in microseconds, where a job has some of the files: it may end soon, and what is
+/// rewritten for its value files goes one by one.
+const BUSY_WAIT_MICROS: u64 = 1_000_000;
+
+/// That no SST was worth it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Nothing {
+    /// When to look again (monotonic micros).
+    until: u64,
+    /// Whether the disk was filling then: more is worth it while it does.
+    tight: bool,
+}
+
+impl Nothing {
+    fn holds(self, now: u64, is_tight: impl Fn() -> bool) -> bool {
+        now < self.until && is_tight() == self.tight
+    }
+}
+
 impl Tablet {
     /// Whether value files are to be freed for their own sake.
     pub(crate) fn must_reclaim(&self) -> bool {
         !self.is_dropped()
             && self.schema.load().is_some()
-            && self.pick_to_reclaim(&self.jobs()).is_some()
+            && self.pick_to_reclaim(&mut self.jobs()).is_some()
     }
 
     /// Claims a compaction that moves values out of value files with much garbage, if it is worth it.
@@ -31,14 +50,22 @@ impl Tablet {
         if jobs.awaited > 0 {
             return None;
         }
-        let pick = self.pick_to_reclaim(&jobs)?;
+        let pick = self.pick_to_reclaim(&mut jobs)?;
         Some(self.claim(&mut jobs, pick))
     }
 
-    fn pick_to_reclaim(&self, jobs: &super::Jobs) -> Option<Pick> {
+    /// Goes through all that SSTs name, where there is enough garbage: millions of names at terabytes of values, so not again soon where
+    /// nothing came of it.
+    fn pick_to_reclaim(&self, jobs: &mut super::Jobs) -> Option<Pick> {
+        let now = self.core.env.clock.monotonic_micros();
+        let is_tight = || self.core.space.is_tight();
+        if jobs.nothing_to_reclaim.is_some_and(|nothing| nothing.holds(now, is_tight)) {
+            return None;
+        }
+        jobs.nothing_to_reclaim = None;
         let view = self.view.load();
         let mut bytes = ValueBytes::default();
-        for file in view.values.values() {
+        for file in view.values.files.values() {
             bytes.total += file.frame_bytes();
             if file.is_sparse() {
                 bytes.sparse_garbage += file.garbage_bytes();
@@ -56,8 +83,17 @@ impl Tablet {
             }
             share
         };
-        let tight = self.core.space.is_tight();
-        pick_to_reclaim(&view.version, &self.blocked_for_space(jobs), bytes, &sparse, tight)
+        let (blocked, tight) = (self.blocked_for_space(jobs), is_tight());
+        let pick = pick_to_reclaim(&view.version, &blocked, bytes, &sparse, tight);
+        if pick.is_none() {
+            let gc_interval_micros = self.core.options.gc_interval_ms.saturating_mul(1000);
+            let next = jobs.next_after_failures(now);
+            let wait =
+                if jobs.busy.files.is_empty() { gc_interval_micros } else { BUSY_WAIT_MICROS };
+            let until = now.saturating_add(wait.min(gc_interval_micros));
+            jobs.nothing_to_reclaim = Some(Nothing { until: until.min(next), tight });
+        }
+        pick
     }
 
     /// The value files that the inputs of a compaction in so many parts name, and those of them whose values it moves, where the disk has

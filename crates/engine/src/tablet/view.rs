@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::levels::Levels;
+use super::named::{NamedFiles, Names};
 use crate::compaction::shape::{Contents, Shape};
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{SstRef, Version};
@@ -12,7 +13,6 @@ use crate::memtable::Memtable;
 use crate::options::{CompactionStyle, EngineOptions};
 use crate::sst::{FileId, SstProperties, SstReader};
 use crate::store::SstFile;
-use crate::values::ValueFiles;
 
 /// The open files of a version.
 pub(super) type OpenFiles = HashMap<FileId, Arc<SstFile>>;
@@ -43,7 +43,7 @@ pub(crate) struct View {
     /// See [`Shape::unrefused_bytes`].
     pub(super) unrefused_bytes: u64,
     /// The value files that these name.
-    pub(crate) values: Arc<ValueFiles>,
+    pub(crate) values: NamedFiles,
     /// Whether an SST may have tombstones.
     tombstones: bool,
 }
@@ -56,7 +56,6 @@ fn contents_of(reader: &SstReader, sst: &SstRef) -> Contents {
         let shown = u128::from(count) * u128::from(sst.bytes.min(whole)) / u128::from(whole);
         u64::try_from(shown).unwrap_or(count)
     };
-    let value_bytes = properties.value_files.values();
     Contents {
         rows: part(properties.rows),
         cells: part(properties.cells),
@@ -66,8 +65,14 @@ fn contents_of(reader: &SstReader, sst: &SstRef) -> Contents {
         cell_tombstones: part(
             properties.column_tombstones.saturating_add(properties.cell_tombstones),
         ),
-        value_bytes: part(value_bytes.fold(0, |sum, bytes| sum.saturating_add(*bytes))),
+        value_bytes: part(reader.value_file_bytes()),
     }
+}
+
+/// What those of the open files name that `others` has not.
+fn names_of<'a>(files: &'a OpenFiles, others: &'a OpenFiles) -> impl Iterator<Item = &'a Names> {
+    let alone = files.iter().filter(|(id, _)| !others.contains_key(id));
+    alone.map(|(_, file)| file.value_files())
 }
 
 impl View {
@@ -88,8 +93,12 @@ impl View {
         let shape = Arc::new(Shape::new(&version, options, style, &contents));
         let unrefused_bytes = shape.unrefused_bytes(before.map(|before| before.unrefused_bytes));
         let levels = Arc::new(Levels::new(&shape, &version, &files));
-        let values = files.values().flat_map(|file| file.value_files());
-        let values = Arc::new(values.map(|(file, _)| (file.id(), Arc::clone(file))).collect());
+        let values = match before {
+            None => NamedFiles::default().after(names_of(&files, &OpenFiles::new()), []),
+            Some(before) => before
+                .values
+                .after(names_of(&files, &before.files), names_of(&before.files, &files)),
+        };
         // One that cannot be opened may have anything.
         let mut readers = files.values().map(|file| file.reader());
         let tombstones = readers.any(|r| r.map_or(true, |r| r.properties().tombstones() > 0));
@@ -120,7 +129,7 @@ impl View {
             levels: Arc::clone(&self.levels),
             shape: Arc::clone(&self.shape),
             unrefused_bytes: self.unrefused_bytes,
-            values: Arc::clone(&self.values),
+            values: self.values.clone(),
             tombstones: self.tombstones,
         }
     }

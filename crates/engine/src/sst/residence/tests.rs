@@ -87,7 +87,7 @@ fn one_read_opens_a_small_file_and_keeps_its_index_and_filter() {
         seen.fetch_add(1, Ordering::Relaxed);
     })));
     let cache = Arc::new(QuickBlockCache::new(1 << 20)) as Arc<dyn BlockCache>;
-    let reader = SstReader::open_with(&files, Path::new(PATH), ID, cache, true).unwrap();
+    let reader = SstReader::open_with(&files, Path::new(PATH), ID, cache, true).unwrap().0;
     assert_eq!(reads.load(Ordering::Relaxed), 1);
     let memory = reader.index_memory();
     assert_eq!(memory.pinned_bytes, memory.partition_bytes_all);

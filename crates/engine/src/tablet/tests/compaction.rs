@@ -462,6 +462,42 @@ fn files_of_a_failed_compaction_wait_the_longer_the_less_it_is_likely_to_pass() 
 }
 
 #[test]
+fn what_ssts_name_is_not_gone_through_again_soon_where_nothing_came_of_it() {
+    let (rig, files, clock) = rig_with_sparse_values();
+    let gc_interval_micros = rig.engine.options().gc_interval_ms * 1000;
+    // All that there is to do is under way, and then is not.
+    let claims: Vec<_> = std::iter::from_fn(|| rig.tablet.claim_to_reclaim()).collect();
+    drop(claims);
+    assert!(!rig.tablet.must_reclaim());
+    clock.advance_micros(1_000_000);
+    assert!(rig.tablet.must_reclaim());
+    // Nothing is under way, and nothing can be done.
+    let ssts: Vec<FileId> = rig.tablet.version().ssts().map(|file| file.id).collect();
+    let now = rig.tablet.core.env.clock.monotonic_micros();
+    let failed = |until: u64| ssts.iter().map(move |id| (*id, until)).collect();
+    rig.tablet.jobs().failed_until = failed(now + 10 * gc_interval_micros);
+    assert!(!rig.tablet.must_reclaim());
+    rig.tablet.jobs().failed_until.clear();
+    clock.advance_micros(gc_interval_micros - 1);
+    assert!(!rig.tablet.must_reclaim());
+    clock.advance_micros(1);
+    assert!(rig.tablet.must_reclaim());
+    // Another schema is another question, and so is a disk that fills.
+    let none = || {
+        rig.tablet.jobs().failed_until = failed(u64::MAX);
+        assert!(!rig.tablet.must_reclaim());
+        rig.tablet.jobs().failed_until.clear();
+        assert!(!rig.tablet.must_reclaim());
+    };
+    none();
+    rig.tablet.set_schema(rig.tablet.schema.load_full().unwrap());
+    assert!(rig.tablet.must_reclaim());
+    none();
+    files.set_free_bytes(Some(0));
+    assert!(rig.tablet.must_reclaim());
+}
+
+#[test]
 fn garbage_of_value_files_and_of_cells_goes_in_turn() {
     let (rig, _, _) = rig_with_sparse_values();
     let other = rig.engine.create_tablet(RowRange::all()).unwrap();
