@@ -788,18 +788,11 @@ impl Claim {
         if small || self.pick.input_bytes() < bytes_min.saturating_mul(2) {
             return Ok(vec![RowRange::all()]);
         }
-        let mut steps = Vec::new();
+        let mut steps = split::Steps::new(self.pick.input_bytes());
         for file in &self.pick.inputs {
-            let span = file.span();
-            let mut before = 0;
             let reader = view.file(file.id)?.reader();
-            let rows = reader.and_then(|reader| reader.index_rows());
-            for (row, offset) in rows.map_err(|error| error.of_sst(file.id))? {
-                if span.contains(&row) {
-                    steps.push((row, offset.saturating_sub(before)));
-                }
-                before = offset;
-            }
+            let added = reader.and_then(|reader| steps.add_file(file, reader, 0));
+            added.map_err(|error| error.of_sst(file.id))?;
         }
         Ok(split::divide(steps, parts_max, bytes_min))
     }

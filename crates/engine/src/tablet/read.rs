@@ -8,12 +8,13 @@ use bytes::Bytes;
 
 use crate::aside::Aside;
 use crate::cell::{RowRange, Seq};
+use crate::compaction::split::Steps;
 use crate::cursor::Cursor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits;
 use crate::manifest::Excised;
 use crate::read::{LevelCursor, LevelOptions, Projection, ReadSpec, RowStream};
-use crate::sst::{CursorOptions, PAGE_BYTES};
+use crate::sst::{CursorOptions, PAGE_BYTES, SstReader};
 use crate::values::ValueSource;
 
 use super::Tablet;
@@ -142,41 +143,26 @@ impl Tablet {
 
     /// Rows that divide the tablet's files into parts of roughly `part_bytes`, each with the bytes of
     /// the tablet up to it, without the tablet's end. Taken from the resident part of the indexes of larger
-    /// files, and from the whole index of small ones.
+    /// files, and from the whole index of small ones; of as much of it as a bounded number of steps needs.
     pub fn sample_rows(&self, part_bytes: u64) -> Result<Vec<(Bytes, u64)>> {
         let view = self.view.load_full();
-        let mut steps: Vec<(Vec<u8>, u64)> = Vec::new();
-        let mut total = 0;
+        let elsewhere = |reader: &Arc<SstReader>| reader.value_file_bytes();
+        let mut total = view.memtable_bytes();
         for file in view.version.ssts() {
-            let span = file.span();
-            let mut before = 0;
-            // Whoever reads the rows of one that cannot be opened is told.
-            let Ok(reader) = view.file(file.id)?.reader() else {
-                total += file.bytes;
-                continue;
-            };
-            let rows = reader.index_rows()?;
-            // Values elsewhere count as if they were spread evenly over the file.
-            let elsewhere = reader.value_file_bytes();
-            let data_bytes = rows.last().map_or(1, |(_, offset)| *offset).max(1);
-            let with_values = |bytes: u64| {
-                let more = u128::from(bytes) * u128::from(elsewhere) / u128::from(data_bytes);
-                bytes.saturating_add(u64::try_from(more).unwrap_or(u64::MAX))
-            };
-            for (row, offset) in rows {
-                if span.contains(&row) {
-                    steps.push((row, with_values(offset.saturating_sub(before))));
-                }
-                before = offset;
-            }
-            total += file.bytes.saturating_add(elsewhere);
+            let reader = view.file(file.id)?.reader();
+            total += file.bytes.saturating_add(reader.map_or(0, elsewhere));
         }
-        total += view.memtable_bytes();
-        steps.sort();
+        let mut steps = Steps::new(total);
+        for file in view.version.ssts() {
+            // Whoever reads the rows of one that cannot be opened is told.
+            if let Ok(reader) = view.file(file.id)?.reader() {
+                steps.add_file(file, reader, elsewhere(reader))?;
+            }
+        }
         let mut samples = Vec::new();
         let mut bytes = 0;
         let mut next = part_bytes;
-        for (row, step) in steps {
+        for (row, step) in steps.sorted() {
             bytes += step;
             let inside = row.as_slice() > self.range.start.as_ref() && self.range.contains(&row);
             if bytes >= next && bytes < total && inside {
