@@ -56,8 +56,8 @@ pub(crate) fn lend_threads(engine: &Arc<Engine>) {
 /// a thread in the middle of another. One
 /// large compaction has every thread that compacts, for many minutes, and writers of other tables would be refused meanwhile.
 /// Where that other one is what refused writers of `own` wait for, only tablets that are further behind go first, and those that let
-/// in nothing.
-pub(crate) fn relieve(engine: &Engine, own: Option<&Arc<Tablet>>) {
+/// in nothing. `let_go` is called before it: what that other one can do without is not kept beside it.
+pub(crate) fn relieve(engine: &Engine, own: Option<&Arc<Tablet>>, let_go: &mut dyn FnMut()) {
     let own = own
         .map(|own| (own, own.pressure_of_level_zero()))
         .filter(|(_, pressure)| pressure.refused_share() > 0.0);
@@ -75,6 +75,7 @@ pub(crate) fn relieve(engine: &Engine, own: Option<&Arc<Tablet>>) {
         first.find_map(|tablet| tablet.claim_level_zero(LENT_BYTES_MAX))
     };
     if let Some(claim) = claim_expired(&tablets).or_else(level_zero) {
+        let_go();
         // A failure is logged by the claim, and its files are left alone for a while.
         drop(claim.run_lent());
     }

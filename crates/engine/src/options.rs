@@ -220,9 +220,10 @@ impl Default for EngineOptions {
     }
 }
 
-/// Memory of one flush or compaction, in bytes: 24 MiB of windows that its inputs read ahead, the output's two buffers and
-/// the blocks that a dictionary is trained with, the index and filter of the output until it is written, and
-/// 4 MiB at most for its rows.
+/// Memory of one flush or compaction, in bytes: 24 MiB of windows that its inputs read ahead, those over value files among them, the output's two
+/// buffers and the blocks that a dictionary is trained with, the index and filter of the output until it is written, and
+/// 4 MiB at most for its rows. A compaction of level 0 that is done in the midst of another, by the same thread, has half the windows, and takes 20
+/// MiB more for some seconds: a tenth of `memory` is for such things, and threads are so few by default that these are less.
 pub const JOB_BYTES: u64 = 32 << 20;
 
 /// Percent of `memtables_total_bytes` above which the largest memtable is flushed. What is flushed is in memory until

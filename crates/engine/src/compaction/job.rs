@@ -37,8 +37,9 @@ pub(crate) struct JobContext<'a> {
     pub(crate) values: &'a ValueInputs,
     /// Asked between rows; a job that must stop leaves nothing behind.
     pub(crate) stop: &'a dyn Fn() -> bool,
-    /// Told, between rows, of every so many bytes that were written; may take its time to answer.
-    pub(crate) pace: &'a dyn Fn(u64),
+    /// Told, between rows, of every so many bytes that were written; may take its time to answer, and have the job let go first of what it
+    /// read ahead of values.
+    pub(crate) pace: &'a dyn Fn(u64, &mut dyn FnMut()),
 }
 
 /// What a job made.
@@ -148,7 +149,7 @@ fn merge(
             let open_bytes = writer.as_ref().map_or(0, SstWriter::estimated_bytes);
             let written_bytes = finished_bytes + open_bytes + separator.written_bytes();
             if written_bytes >= paced_bytes + STEP_BYTES {
-                (context.pace)(written_bytes - paced_bytes);
+                (context.pace)(written_bytes - paced_bytes, &mut || separator.let_go());
                 paced_bytes = written_bytes;
             }
             if cutter.cuts_before(&row, open_bytes)

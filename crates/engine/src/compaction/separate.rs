@@ -100,7 +100,7 @@ impl<'a> Separator<'a> {
             file_bytes: options.target_file_bytes,
             writer: None,
             paths: Vec::new(),
-            windows: ValueWindows::default(),
+            windows: ValueWindows::new(inputs.to_move.len()),
             output: ValueOutput::default(),
             family: None,
             key: Vec::new(),
@@ -205,6 +205,11 @@ impl<'a> Separator<'a> {
         self.output.written += summary.bytes;
         self.output.files.push(summary.id);
         Ok(())
+    }
+
+    /// Gives back what it read ahead of values.
+    pub(crate) fn let_go(&mut self) {
+        self.windows.let_go();
     }
 
     /// Bytes of value files so far.

@@ -33,19 +33,19 @@ use crate::cursor::{Cursor, Entry, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{IoEngine, RandomFile, ReadRequest};
 
-/// Bytes of the windows of all walks of one merge, two each: most of what a compaction may hold.
-const WINDOWS_BYTES: u64 = 24 << 20;
+/// Bytes of the windows of one merge, two for each walk and those over value files: most of what a compaction may hold.
+pub(crate) const WINDOWS_BYTES: u64 = 24 << 20;
 
 /// Bytes of a window, at least, however many walks there are: smaller ones cost a wake-up each, and a device that writes
-/// meanwhile takes nearly as long for them.
-const WINDOW_BYTES_MIN: u64 = 256 << 10;
+/// meanwhile takes nearly as long for them. Only a merge of many files by a lent thread, or one that moves values, comes to it.
+const WINDOW_BYTES_MIN: u64 = 128 << 10;
 
 /// Bytes of a window, at most: a device reads these at its full rate beside writes.
 const WINDOW_BYTES_MAX: u64 = 2 << 20;
 
-/// Bytes of a window of each of so many walks that are merged: a power of two, since windows end at multiples of it.
-pub(crate) fn window_bytes(walks: usize) -> u64 {
-    let each = WINDOWS_BYTES / 2 / (walks as u64).max(1);
+/// Bytes of a window of each of so many walks that are merged, of `bytes` for all: a power of two, since windows end at multiples of it.
+pub(crate) fn window_bytes(walks: usize, bytes: u64) -> u64 {
+    let each = bytes / 2 / (walks as u64).max(1);
     let power = 1 << each.max(1).ilog2();
     u64::clamp(power, WINDOW_BYTES_MIN, WINDOW_BYTES_MAX)
 }
@@ -472,11 +472,13 @@ mod tests {
 
     #[test]
     fn windows_are_as_large_as_the_memory_of_a_merge_allows() {
-        let kib = |walks: usize| window_bytes(walks) >> 10;
+        let kib = |walks: usize| window_bytes(walks, WINDOWS_BYTES) >> 10;
         assert_eq!([1, 6, 7, 12, 13, 24, 48].map(kib), [2048, 2048, 1024, 1024, 512, 512, 256]);
-        assert_eq!([0, 1_000].map(kib), [2048, 256]);
+        assert_eq!([0, 1_000].map(kib), [2048, 128]);
         for walks in 1..=48 {
-            assert!(2 * window_bytes(walks) * walks as u64 <= WINDOWS_BYTES, "{walks}");
+            for bytes in [WINDOWS_BYTES, WINDOWS_BYTES / 2] {
+                assert!(2 * window_bytes(walks, bytes) * walks as u64 <= bytes, "{walks}");
+            }
         }
     }
 

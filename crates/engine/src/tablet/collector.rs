@@ -44,7 +44,7 @@ use crate::error::{ErrorKind, Result};
 use crate::log::Source;
 use crate::read::{FamilyProjection, Projection};
 use crate::schema::TabletSchema;
-use crate::sst::{FileId, window_bytes};
+use crate::sst::{FileId, WINDOWS_BYTES, window_bytes};
 
 use super::compact::longer_wait;
 use super::{ReadView, Tablet};
@@ -403,7 +403,8 @@ impl Look {
         parts.sort_by(|a, b| a.first_visible().cmp(b.first_visible()));
         let open = view.file(id)?;
         let parts = parts.into_iter().map(|part| (Arc::clone(open), part));
-        let mut cursor = RunCursor::new(parts, &core.env.io, &RowRange::all(), window_bytes(1));
+        let mut cursor =
+            RunCursor::new(parts, &core.env.io, &RowRange::all(), window_bytes(1, WINDOWS_BYTES));
         let step = cursor.seek(&self.place.from)?;
         debug_assert!(step == Step::Ready, "a run is never blocked");
         let now_micros = core.expiry_micros();

@@ -246,7 +246,8 @@ impl Tablet {
             times,
         };
         let cursors: Vec<Box<dyn Cursor>> = vec![Box::new(memtable.cursor(RowRange::all()))];
-        let pace = |bytes| self.core.keep_pace(bytes, Urgency::Flush, &|| true);
+        let pace =
+            |bytes, _: &mut dyn FnMut()| self.core.keep_pace(bytes, Urgency::Flush, &|| true);
         let values = ValueInputs::none();
         let context = JobContext { pace: &pace, ..self.job_context(&values) };
         let cuts = CutRule::new(&version, &self.core.options, view.shape.style, 0);
@@ -312,7 +313,7 @@ impl Tablet {
             hlc: self.core.pipeline.hlc(),
             values,
             stop: &|| false,
-            pace: &|_| (),
+            pace: &|_, _| (),
         }
     }
 

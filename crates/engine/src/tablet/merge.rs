@@ -20,7 +20,8 @@ use crate::core::EngineMetrics;
 use crate::cursor::Cursor;
 use crate::error::Result;
 use crate::log::lock;
-use crate::sst::window_bytes;
+use crate::sst::{WINDOWS_BYTES, window_bytes};
+use crate::values::value_windows_bytes;
 
 use super::Tablet;
 use super::view::{OpenFiles, open_file};
@@ -61,7 +62,7 @@ impl Merge {
         let rests = self.pick.reason.can_wait().then(|| {
             RefCell::new(Rests::new(core.env.clock.monotonic_micros(), core.store.cache().misses()))
         });
-        let pace = |bytes| {
+        let pace = |bytes, let_go: &mut dyn FnMut()| {
             self.room.spend(bytes);
             unlooked.set(unlooked.get() + bytes);
             if unlooked.get() >= LOOK_EVERY_BYTES {
@@ -72,7 +73,7 @@ impl Merge {
                 self.give_way(&mut rests.borrow_mut(), &stop);
             }
             if self.lends {
-                self.lend(&lent_at);
+                self.lend(&lent_at, let_go);
             }
             core.keep_pace(bytes, urgency, &stop);
             // What it waited for, and did for others, was no work of its own.
@@ -120,8 +121,8 @@ impl Merge {
             || engine.is_some_and(|engine| crate::background::is_behind(&engine))
     }
 
-    /// Does what is more urgent meanwhile, now and then. `at` is when it was looked for (monotonic micros).
-    fn lend(&self, at: &Cell<Option<u64>>) {
+    /// Does what is more urgent meanwhile, now and then; `let_go` gives back memory before that. `at` is when it was looked for (monotonic micros).
+    fn lend(&self, at: &Cell<Option<u64>>, let_go: &mut dyn FnMut()) {
         let core = &self.tablet.core;
         let now = core.env.clock.monotonic_micros();
         if at.get().is_some_and(|at: u64| now < at.saturating_add(LEND_EVERY_MICROS)) {
@@ -129,9 +130,15 @@ impl Merge {
         }
         if let Some(engine) = core.engine.get().and_then(Weak::upgrade) {
             let own = (self.pick.reason == Reason::L0).then_some(&self.tablet);
-            crate::background::relieve(&engine, own);
+            crate::background::relieve(&engine, own, let_go);
         }
         at.set(Some(core.env.clock.monotonic_micros()));
+    }
+
+    /// Bytes of the windows over its inputs: what those over value files leave. Beside the compaction that has lent its thread there is half as much.
+    fn windows_bytes(&self) -> u64 {
+        let all = if self.lends { WINDOWS_BYTES } else { WINDOWS_BYTES / 2 };
+        all - value_windows_bytes(self.values.to_move.len())
     }
 
     /// Cursors over the inputs' part of `rows`: one for each sublevel of level 0 and each deeper level. They
@@ -149,7 +156,7 @@ impl Merge {
             runs.push(run);
         }
         runs.retain(|run| !run.is_empty());
-        let window_bytes = window_bytes(runs.len());
+        let window_bytes = window_bytes(runs.len(), self.windows_bytes());
         let open = lock(&self.files);
         let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
         for run in &runs {

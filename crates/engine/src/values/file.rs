@@ -304,44 +304,87 @@ impl ValueReader {
     }
 }
 
-/// Files of which [`ValueWindows`] holds a piece, at most: 16 MiB in all. The values of others are read one by one, and so are
-/// those that are larger than a piece.
-const WINDOWS_MAX: usize = 64;
+/// Bytes of the windows of a job over value files, at most. The values of files that have no window are read one by one, and so are those that
+/// are larger than one.
+const WINDOWS_BYTES: u64 = 4 << 20;
+
+/// Bytes that a window reads at once, at most: with half of them garbage, still enough values for one read of the device.
+const WINDOW_BYTES_MAX: u64 = 256 << 10;
+
+/// Where there are many files, at least: a read of it still takes little longer than one of a single value.
+const WINDOW_BYTES_MIN: u64 = 64 << 10;
+
+/// Bytes of the windows of a job that moves values out of so many files, at most.
+pub(crate) fn value_windows_bytes(files: usize) -> u64 {
+    (files as u64).saturating_mul(WINDOW_BYTES_MAX).min(WINDOWS_BYTES)
+}
 
 /// Reads the values of many files, of each in the order in which they lie, many with one read: for compactions and
 /// checks. Blocks.
-#[derive(Debug, Default)]
-pub(crate) struct ValueWindows(HashMap<FileId, ValueWindow>);
+#[derive(Debug)]
+pub(crate) struct ValueWindows {
+    windows: HashMap<FileId, ValueWindow>,
+    /// How many there may be.
+    max: usize,
+    /// Bytes of each.
+    window_bytes: u64,
+}
 
-impl ValueWindows {
-    /// The value, which may share memory with others.
-    pub(crate) fn read(&mut self, reader: &ValueReader, pointer: &ValuePointer) -> Result<Bytes> {
-        let has_place = self.0.len() < WINDOWS_MAX || self.0.contains_key(&pointer.file);
-        if !has_place || u64::from(pointer.stored_len) > WINDOW_BYTES {
-            return reader.read(pointer);
-        }
-        self.0.entry(pointer.file).or_default().read(reader, pointer)
+impl Default for ValueWindows {
+    /// Those of a check, beside which nothing else is in memory: 16 MiB.
+    fn default() -> Self {
+        Self { windows: HashMap::new(), max: 64, window_bytes: WINDOW_BYTES_MAX }
     }
 }
 
-/// A piece of a file, of [`WINDOW_BYTES`] at most.
+impl ValueWindows {
+    /// Over so many files, of [`value_windows_bytes`].
+    pub(crate) fn new(files: usize) -> Self {
+        let each = WINDOWS_BYTES / (files as u64).max(1);
+        let window_bytes = each.clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX);
+        Self { windows: HashMap::new(), max: (WINDOWS_BYTES / window_bytes) as usize, window_bytes }
+    }
+
+    /// The value, which may share memory with others.
+    pub(crate) fn read(&mut self, reader: &ValueReader, pointer: &ValuePointer) -> Result<Bytes> {
+        let has_place = self.windows.len() < self.max || self.windows.contains_key(&pointer.file);
+        if !has_place || u64::from(pointer.stored_len) > self.window_bytes {
+            return reader.read(pointer);
+        }
+        let window = self.windows.entry(pointer.file).or_default();
+        window.read(reader, pointer, self.window_bytes)
+    }
+
+    /// Forgets what it has read: values that are read again are read from the files.
+    pub(crate) fn let_go(&mut self) {
+        self.windows = HashMap::new();
+    }
+
+    #[cfg(test)]
+    fn held_bytes(&self) -> u64 {
+        self.windows.values().map(|window| window.bytes.len() as u64).sum()
+    }
+}
+
+/// A piece of a file.
 #[derive(Debug, Default)]
 struct ValueWindow {
     offset: u64,
     bytes: Bytes,
 }
 
-/// Bytes that a window reads at once: with half of them garbage, still enough values for one read of the
-/// device; and little enough to be held for each of the files that a job moves values from.
-const WINDOW_BYTES: u64 = 256 << 10;
-
 impl ValueWindow {
     /// A value that fits in.
-    fn read(&mut self, reader: &ValueReader, pointer: &ValuePointer) -> Result<Bytes> {
+    fn read(
+        &mut self,
+        reader: &ValueReader,
+        pointer: &ValuePointer,
+        window_bytes: u64,
+    ) -> Result<Bytes> {
         reader.check(pointer)?;
         let held = self.offset..self.offset + self.bytes.len() as u64;
         if !(held.start <= pointer.offset && pointer.end() <= held.end) {
-            let end = reader.end.min(pointer.offset.saturating_add(WINDOW_BYTES));
+            let end = reader.end.min(pointer.offset.saturating_add(window_bytes));
             let len = end.saturating_sub(pointer.offset) as usize;
             self.bytes = match reader.file.read_at(pointer.offset, len) {
                 Ok(bytes) => bytes,
@@ -400,7 +443,7 @@ mod tests {
 
     #[test]
     fn values_larger_than_a_window_are_read_and_not_held() {
-        let window = WINDOW_BYTES as usize;
+        let window = WINDOW_BYTES_MAX as usize;
         let values: Vec<Vec<u8>> = [10, window - 9, window, 4 * window, 10]
             .iter()
             .zip(1u8..)
@@ -411,8 +454,45 @@ mod tests {
         let mut windows = ValueWindows::default();
         for (pointer, value) in pointers.iter().zip(values) {
             assert!(windows.read(&reader, pointer).unwrap() == value);
-            let held: usize = windows.0.values().map(|held| held.bytes.len()).sum();
-            assert!(held <= window, "{held} bytes are held after a value of {}", value.len());
+            let held = windows.held_bytes();
+            assert!(
+                held <= WINDOW_BYTES_MAX,
+                "{held} bytes are held after a value of {}",
+                value.len()
+            );
+        }
+    }
+
+    #[test]
+    fn the_windows_of_a_job_have_what_is_counted_for_them_however_many_files_there_are() {
+        let value = vec![7; 10_000];
+        for (count, of_each) in [(1, 256 << 10), (16, 256 << 10), (17, 200 << 10), (100, 64 << 10)]
+        {
+            let files: Vec<_> = (0..count)
+                .map(|id| {
+                    let files = Arc::new(MemoryFiles::new());
+                    let file = files.create(Path::new(PATH)).unwrap();
+                    let mut writer = ValueFileWriter::new(file, id, Compression::None);
+                    let pointers: Vec<_> = (0..40).map(|_| writer.add(&value).unwrap()).collect();
+                    writer.finish().unwrap();
+                    let reader = ValueReader::open(files.as_ref(), Path::new(PATH), id).unwrap();
+                    (reader, pointers)
+                })
+                .collect();
+            let mut windows = ValueWindows::new(files.len());
+            for at in 0..40 {
+                for (reader, pointers) in &files {
+                    assert_eq!(windows.read(reader, &pointers[at]).unwrap(), value);
+                    assert!(windows.held_bytes() <= value_windows_bytes(files.len()));
+                }
+                if at == 0 {
+                    let least = count.min(WINDOWS_BYTES / of_each) * of_each;
+                    assert!(windows.held_bytes() >= least, "{count} files");
+                }
+            }
+            windows.let_go();
+            assert_eq!(windows.held_bytes(), 0);
+            assert_eq!(windows.read(&files[0].0, &files[0].1[9]).unwrap(), value);
         }
     }
 
