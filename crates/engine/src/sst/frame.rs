@@ -17,7 +17,7 @@
 use std::cell::RefCell;
 
 use bytes::Bytes;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 use zstd::bulk::Compressor as ZstdCompressor;
 use zstd::dict::DecoderDictionary;
 use zstd::zstd_safe::DCtx;
@@ -37,6 +37,10 @@ pub(crate) const FRAME_BYTES_MAX: usize = BLOCK_BYTES_MAX + SIZE_LEN + TRAILER_L
 
 /// Bytes of the compression buffer that stay allocated from block to block; a huge value's do not.
 const SCRATCH_KEPT_BYTES: usize = 1 << 20;
+
+/// Of a huge block, how many pieces of how many bytes are compressed first, 64 KiB in all. Less would tell less; more would take longer than it saves.
+const SAMPLE_PIECES: usize = 4;
+const SAMPLE_PIECE_BYTES: usize = 16 << 10;
 
 /// A block that keeps more than this part of its size is stored as it is: see [`Framer::pack`].
 pub(super) const WORTH_RATIO: f64 = 7.0 / 8.0;
@@ -114,6 +118,32 @@ impl Packed {
     }
 }
 
+/// A frame in its parts, one behind the other: head, payload, trailer.
+#[derive(Debug)]
+pub(crate) struct Apart<'a> {
+    /// Of a compressed block.
+    size: Option<[u8; SIZE_LEN]>,
+    pub(crate) payload: &'a [u8],
+    pub(crate) trailer: [u8; TRAILER_LEN],
+}
+
+impl Apart<'_> {
+    /// What lies before the payload.
+    pub(crate) fn head(&self) -> &[u8] {
+        self.size.as_ref().map_or(&[], |size| size.as_slice())
+    }
+}
+
+/// Pieces of a block, from its beginning to its end, that tell whether it shrinks.
+fn sample_of(block: &[u8]) -> Vec<u8> {
+    let apart = block.len().saturating_sub(SAMPLE_PIECE_BYTES) / (SAMPLE_PIECES - 1);
+    let pieces = (0..SAMPLE_PIECES).filter_map(|at| {
+        let start = at * apart;
+        block.get(start..block.len().min(start + SAMPLE_PIECE_BYTES))
+    });
+    pieces.flatten().copied().collect()
+}
+
 /// Makes frames. Keeps its compression state between blocks.
 pub(crate) struct Framer {
     compression: Compression,
@@ -164,6 +194,52 @@ impl Framer {
         }
     }
 
+    /// The same of a block that may be huge: one of which a sample does not shrink is stored as it is, without memory for what comes
+    /// of compressing all of it.
+    pub(crate) fn pack_sampled(&mut self, block: &[u8], method: Method) -> Packed {
+        let plain = Packed { method: Method::None, len: block.len() };
+        if method == Method::None {
+            return plain;
+        }
+        let sample = sample_of(block);
+        if self.pack(&sample, method).method == Method::None {
+            plain
+        } else {
+            self.pack(block, method)
+        }
+    }
+
+    /// The frame of `block`, just packed, to lie at `offset` of `file`, in its parts.
+    pub(crate) fn apart<'a>(
+        &'a self,
+        block: &'a [u8],
+        packed: Packed,
+        file: FileId,
+        offset: u64,
+    ) -> Apart<'a> {
+        let is_plain = packed.method == Method::None;
+        let size = (!is_plain).then(|| (block.len() as u32).to_le_bytes());
+        let payload =
+            if is_plain { block } else { self.scratch.get(..packed.len).unwrap_or_default() };
+        let mut frame = Apart { size, payload, trailer: [0; TRAILER_LEN] };
+        let method = [packed.method as u8];
+        let mut checksum = Xxh3::with_seed(checksum_seed(file, offset));
+        for covered in [frame.head(), payload, &method] {
+            checksum.update(covered);
+        }
+        let (first, rest) = frame.trailer.split_at_mut(method.len());
+        first.copy_from_slice(&method);
+        rest.copy_from_slice(&checksum.digest().to_le_bytes());
+        frame
+    }
+
+    /// Gives back what a huge block needed.
+    pub(crate) fn trim(&mut self) {
+        if self.scratch.capacity() > SCRATCH_KEPT_BYTES {
+            self.scratch = Vec::new();
+        }
+    }
+
     /// Appends the frame of `block`, just packed, to lie at `offset` of `file`.
     pub(crate) fn put(
         &mut self,
@@ -181,9 +257,7 @@ impl Framer {
             out.extend_from_slice(self.scratch.get(..packed.len).unwrap_or_default());
         }
         seal(out, start, packed.method, file, offset);
-        if self.scratch.capacity() > SCRATCH_KEPT_BYTES {
-            self.scratch = Vec::new();
-        }
+        self.trim();
     }
 
     /// Both at once.

@@ -25,11 +25,17 @@ use super::ValuePointer;
 use crate::codec::{Malformed, Parsed, Reader};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Files, RandomFile, WritableFile};
-use crate::sst::frame::{Framer, footer_checksum, newer_version, open_frame, verify_footer};
+use crate::sst::frame::{
+    Framer, Packed, footer_checksum, newer_version, open_frame, verify_footer,
+};
 use crate::sst::{Compression, FileId};
 
 /// Bytes handed to the file at once, as for SSTs.
 const WRITE_BUFFER_BYTES: usize = 256 << 10;
+
+/// Bytes of a value from which it is handed to the file as it is, and not copied into the buffer: with less, some appends more for a copy that takes less
+/// than the checksum; with more, a job has as much more memory, twice. So it is compressed only where a sample of it shrinks.
+const HUGE_BYTES: usize = 1 << 20;
 
 /// Bytes of the footer.
 const FOOTER_LEN: usize = 3 * 8 + 4 + 4 + 8 + 8;
@@ -89,8 +95,16 @@ impl ValueFileWriter {
     /// Adds a value of [`BLOCK_BYTES_MAX`](crate::sst::BLOCK_BYTES_MAX) at most.
     pub fn add(&mut self, value: &[u8]) -> Result<ValuePointer> {
         let offset = self.bytes();
-        let packed = self.framer.pack(value, self.framer.data_method());
-        self.framer.put(value, packed, self.id, offset, &mut self.buffer);
+        let method = self.framer.data_method();
+        let packed = if value.len() < HUGE_BYTES {
+            let packed = self.framer.pack(value, method);
+            self.framer.put(value, packed, self.id, offset, &mut self.buffer);
+            packed
+        } else {
+            let packed = self.framer.pack_sampled(value, method);
+            self.put_huge(value, packed, offset)?;
+            packed
+        };
         self.values += 1;
         self.value_bytes += value.len() as u64;
         let pointer = ValuePointer {
@@ -103,6 +117,21 @@ impl ValueFileWriter {
             self.write()?;
         }
         Ok(pointer)
+    }
+
+    /// Hands the frame of a value, just packed, to the file without a copy of it.
+    fn put_huge(&mut self, value: &[u8], packed: Packed, offset: u64) -> Result<()> {
+        let frame = self.framer.apart(value, packed, self.id, offset);
+        self.buffer.extend_from_slice(frame.head());
+        if !self.buffer.is_empty() {
+            self.file.append(&self.buffer)?;
+        }
+        self.file.append(frame.payload)?;
+        self.flushed += (self.buffer.len() + frame.payload.len()) as u64;
+        self.buffer.clear();
+        self.buffer.extend_from_slice(&frame.trailer);
+        self.framer.trim();
+        Ok(())
     }
 
     /// Bytes so far.
@@ -493,6 +522,79 @@ mod tests {
             windows.let_go();
             assert_eq!(windows.held_bytes(), 0);
             assert_eq!(windows.read(&files[0].0, &files[0].1[9]).unwrap(), value);
+        }
+    }
+
+    /// What was appended, and where it lay in memory.
+    type Appends = std::sync::Mutex<Vec<(usize, Vec<u8>)>>;
+
+    /// A file that tells what it was given.
+    #[derive(Debug, Default)]
+    struct Given(Arc<Appends>);
+
+    impl WritableFile for Given {
+        fn append(&mut self, data: &[u8]) -> Result<()> {
+            self.0.lock().unwrap().push((data.as_ptr() as usize, data.to_vec()));
+            Ok(())
+        }
+
+        fn sync(&mut self) -> Result<()> {
+            Ok(())
+        }
+
+        fn len(&self) -> u64 {
+            self.0.lock().unwrap().iter().map(|(_, data)| data.len() as u64).sum()
+        }
+
+        fn reserve(&mut self, _: u64) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    fn noise(len: usize) -> Vec<u8> {
+        let mut x = 1u64;
+        std::iter::repeat_with(|| {
+            x = crate::random::mix64(x.wrapping_add(0x9E37_79B9_7F4A_7C15));
+            x as u8
+        })
+        .take(len)
+        .collect()
+    }
+
+    #[test]
+    fn a_huge_value_that_does_not_shrink_is_written_from_where_it_is() {
+        let huge = noise(3 << 20);
+        for compression in [Compression::None, Compression::Lz4] {
+            let given = Given::default();
+            let appends = Arc::clone(&given.0);
+            let mut writer = ValueFileWriter::new(Box::new(given), 7, compression);
+            writer.add(b"before").unwrap();
+            let pointer = writer.add(&huge).unwrap();
+            writer.add(b"behind").unwrap();
+            assert!(writer.buffer.capacity() <= 2 * WRITE_BUFFER_BYTES);
+            writer.finish().unwrap();
+            let appends = appends.lock().unwrap();
+            let in_place = appends
+                .iter()
+                .any(|(at, data)| *at == huge.as_ptr() as usize && data.len() == huge.len());
+            assert!(in_place, "{compression:?}");
+            assert_eq!(pointer.stored_len as usize, huge.len() + 9);
+        }
+    }
+
+    #[test]
+    fn huge_values_read_back_whether_they_shrink_or_not() {
+        let half = [noise(1 << 20), vec![1; 2 << 20]].concat();
+        let values = [b"a".to_vec(), noise(1 << 20), vec![9; 5 << 20], half, b"z".to_vec()];
+        for compression in [Compression::None, Compression::Lz4] {
+            let (files, pointers) = written(compression, &values);
+            let reader = ValueReader::open(files.as_ref(), Path::new(PATH), 7).unwrap();
+            for (pointer, value) in pointers.iter().zip(&values) {
+                assert!(reader.read(pointer).unwrap() == value);
+                let shrinks = compression != Compression::None && value.len() > 2 << 20;
+                let stored = pointer.stored_len as usize;
+                assert!(!shrinks || stored < value.len() / 2, "{stored} of {}", value.len());
+            }
         }
     }
 
