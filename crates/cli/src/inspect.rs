@@ -82,11 +82,15 @@ pub fn run(command: &Command) -> Result<()> {
             inspect::manifest(&LocalFiles::default(), &file.path, &mut print)
         }
     };
-    let flushed = out.flush();
-    if closed || flushed.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe) {
+    if closed {
         return Ok(());
     }
-    flushed.map_err(|error| Error::internal(format!("stdout: {error}")))?;
+    // Nobody may want to read the end; what was found counts all the same.
+    if let Err(error) = out.flush()
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        return Err(Error::internal(format!("stdout: {error}")));
+    }
     if shown? {
         return Ok(());
     }

@@ -72,6 +72,7 @@ impl Backups {
         place: Option<Place>,
     ) -> Result<Operation> {
         self.check_writable()?;
+        let created = self.instances.created(names::instance_of(name));
         let source_table = shown.source_table.clone();
         let table = self.tables.get(&source_table)?.record.clone();
         let automated = place.is_some();
@@ -99,7 +100,7 @@ impl Backups {
             end_time: None,
         };
         let handle = self.operations.start_with(name, any(CREATE_TYPE, &metadata), |change| {
-            self.check_cluster(names::cluster_of(name))?;
+            self.check_cluster_still(names::cluster_of(name), created)?;
             change.create(name, record)
         })?;
         let operation = handle.operation()?;
@@ -280,6 +281,7 @@ impl Backups {
                 shown.source_backup
             )));
         }
+        let created = self.instances.created(names::instance_of(name));
         self.check_cluster(names::cluster_of(name))?;
         if self.resources.get::<BackupRecord>(name).is_some() {
             return Err(Error::already_exists(format!("backup {name:?} already exists")));
@@ -312,7 +314,7 @@ impl Backups {
             ..record
         };
         let copied = self.operations.change(|change| {
-            self.check_cluster(names::cluster_of(name))?;
+            self.check_cluster_still(names::cluster_of(name), created)?;
             change.create(name, entry)?;
             Ok(Finished::new(name, (COPY_TYPE, &metadata), (BACKUP_TYPE, &shown)))
         });

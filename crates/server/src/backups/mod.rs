@@ -231,7 +231,18 @@ impl Backups {
         Ok(())
     }
 
-    /// The same for a cluster whose backups are listed, which may be all clusters of an instance.
+    /// The same, for what was asked for when its instance was [created](Instances::created) at `created`: a backup does not come into an
+    /// instance that was deleted meanwhile.
+    fn check_cluster_still(
+        &self,
+        name: &str,
+        created: Option<prost_types::Timestamp>,
+    ) -> Result<()> {
+        self.instances.check_same(names::instance_of(name), created)?;
+        self.check_cluster(name)
+    }
+
+    /// The same as [`Self::check_cluster`] for a cluster whose backups are listed, which may be all clusters of an instance.
     pub fn check_listed(&self, parent: &str) -> Result<()> {
         match parent.strip_suffix("/clusters/-") {
             Some(instance) => self.instances.check(instance),

@@ -493,7 +493,7 @@ fn what_ssts_name_is_not_gone_through_again_soon_where_nothing_came_of_it() {
     // Nothing is under way, and nothing can be done.
     let ssts: Vec<FileId> = rig.tablet.version().ssts().map(|file| file.id).collect();
     let now = rig.tablet.core.env.clock.monotonic_micros();
-    let failed = |until: u64| ssts.iter().map(move |id| (*id, until)).collect();
+    let failed = |until: u64| ssts.iter().map(move |id| (*id, (until, 0))).collect();
     rig.tablet.jobs().failed_until = failed(now + 10 * gc_interval_micros);
     assert!(!rig.tablet.must_reclaim());
     rig.tablet.jobs().failed_until.clear();

@@ -349,6 +349,35 @@ fn on_a_full_disk_backups_are_deleted_and_expire() {
 }
 
 #[test]
+fn a_copy_does_not_come_into_an_instance_that_is_deleted_meanwhile() {
+    let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    let place = with_table(Arc::new(faults.clone()));
+    place.make(BACKUP);
+    let (kept, instance) = (place.engine.backups().len(), names::instance_of(OTHER));
+    let cluster = format!("{instance}/clusters/c");
+    let create_time = Some(times::timestamp(place.now()));
+    let created = Instance { create_time, ..Instance::default() };
+    place.backups.resources.create(instance, created).unwrap();
+    place.backups.resources.create(&cluster, admin::Cluster::default()).unwrap();
+    let (backups, tables) = (Arc::clone(&place.backups), Arc::clone(&place.tables));
+    let operations = Arc::clone(&place.operations);
+    let hook = move |path: &Path| {
+        let is_there = backups.resources.get::<Instance>(instance).is_some();
+        if is_there && path.to_string_lossy().contains("/backups/") {
+            delete_instance(instance, &backups, &tables, &operations).unwrap();
+        }
+    };
+    faults.before_sync(Some(Arc::new(hook)));
+    let (name, expiry) = (format!("{cluster}/backups/copy"), times::timestamp(place.now() + DAY));
+    let error = place.backups.copy(&name, BACKUP, Some(&expiry)).unwrap_err();
+    faults.before_sync(None);
+    assert_eq!(error.kind(), Code::Aborted);
+    assert_eq!(place.backups.get(&name).unwrap_err().kind(), Code::NotFound);
+    place.idle();
+    assert_eq!(place.engine.backups().len(), kept);
+}
+
+#[test]
 fn on_a_full_disk_an_instance_goes_whose_backup_was_being_made() {
     let disk = MemoryFiles::new();
     let faults = FaultFiles::new(Arc::new(disk.clone()));
