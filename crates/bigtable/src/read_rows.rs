@@ -18,7 +18,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
-use tepui_engine::aside::Aside;
+use tepui_engine::aside::{Aside, carry_out_slow};
 use tepui_engine::cell::{PinnedRow, ReadRow, Row, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::read::{FamilyProjection, Projection, RowStream};
@@ -32,7 +32,7 @@ use crate::limits;
 use crate::read_stats::ReadStats;
 use crate::response::ReadRowsMessage;
 use crate::schema::FamilyNames;
-use crate::selection::Selection;
+use crate::selection::{Pace, Selection};
 use crate::tablets::{Piece, Pieces};
 use crate::turn::{Turn, others_first};
 
@@ -239,10 +239,10 @@ impl ReadRows {
                 Ok(None) | Err(_) => 0,
             };
             let more = match seen {
-                Ok(Some(seen)) if self.responder.is_long(&seen, row_bytes) => {
-                    self.push_aside(seen).await
-                }
-                Ok(Some(seen)) => self.responder.push(seen),
+                Ok(Some(seen)) => match self.responder.pace(&seen, row_bytes) {
+                    Pace::Short => self.responder.push(seen),
+                    pace => self.push_aside(seen, pace).await,
+                },
                 Ok(None) => Ok(false),
                 Err(error) => Err(error),
             };
@@ -262,14 +262,17 @@ impl ReadRows {
 
 impl ReadRows {
     /// Takes a row that takes long, on this thread's helper; returns whether more is wanted.
-    async fn push_aside(&mut self, seen: Seen) -> Result<bool> {
+    async fn push_aside(&mut self, seen: Seen, pace: Pace) -> Result<bool> {
         let mut responder = self.responder.take();
         let push = move || {
             let more = responder.push(seen);
             (responder, more)
         };
         // Boxed, so that reads of other rows stay small.
-        let (responder, more) = Box::pin(self.aside.carry_out(self.tablet, push)).await?;
+        let (responder, more) = match pace {
+            Pace::Slow => Box::pin(carry_out_slow(self.tablet, push)).await?,
+            Pace::Long | Pace::Short => Box::pin(self.aside.carry_out(self.tablet, push)).await?,
+        };
         self.responder = responder;
         more
     }
@@ -708,10 +711,13 @@ impl Responder {
         Ok(sent)
     }
 
-    /// Whether to take what was seen, with so many bytes of cells, would keep others waiting.
-    fn is_long(&self, seen: &Seen, row_bytes: usize) -> bool {
+    /// How long others would wait while what was seen, with so many bytes of cells, is taken.
+    fn pace(&self, seen: &Seen, row_bytes: usize) -> Pace {
         let cells = seen.cells();
-        cells >= WIDE_ROW_CELLS || self.selection.is_long(cells, seen.key_bytes(), row_bytes)
+        match self.selection.pace(cells, seen.key_bytes(), row_bytes) {
+            Pace::Short if cells >= WIDE_ROW_CELLS => Pace::Long,
+            pace => pace,
+        }
     }
 
     /// Takes what was seen; returns whether more is wanted.

@@ -21,6 +21,20 @@ const FILTERED_ROW_BYTES: usize = 256 << 10;
 /// cell, rows are long for their cells before.
 const LONG_FILTER_STEPS: u64 = 16 << 10;
 
+/// Steps from which on it is slow: a tenth of a second, which is as long as a core is to be at it where its helper is at other work.
+const SLOW_FILTER_STEPS: u64 = 4 << 20;
+
+/// How long a row may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Others do not feel it.
+    Short,
+    /// Others would, but not for long.
+    Long,
+    /// Seconds, perhaps.
+    Slow,
+}
+
 /// Steps that patterns take on the row keys of one request before anything is read: some 30 milliseconds, as it takes to sort as many row
 /// keys as a request may have. They suffice for four patterns on each of these. What they do not suffice for is read, and the
 /// filter asked again then.
@@ -108,16 +122,19 @@ impl Selection {
         }
     }
 
-    /// Whether the filter may take so long for a row of so many cells, with a key and cells of so many bytes, that others would feel it.
-    pub(crate) fn is_long(&self, cells: usize, key_bytes: usize, bytes: usize) -> bool {
-        self.filter.as_ref().is_some_and(|filter| {
-            bytes >= FILTERED_ROW_BYTES
-                || filter.steps(cells, key_bytes, bytes) >= LONG_FILTER_STEPS
-        })
+    /// How long the filter may take for a row of so many cells, with a key and cells of so many bytes.
+    pub(crate) fn pace(&self, cells: usize, key_bytes: usize, bytes: usize) -> Pace {
+        let Some(filter) = &self.filter else { return Pace::Short };
+        match filter.steps(cells, key_bytes, bytes) {
+            SLOW_FILTER_STEPS.. => Pace::Slow,
+            LONG_FILTER_STEPS.. => Pace::Long,
+            _ if bytes >= FILTERED_ROW_BYTES => Pace::Long,
+            _ => Pace::Short,
+        }
     }
 
     /// The same of a row.
-    pub(crate) fn is_long_for(&self, row: &ReadRow) -> bool {
+    pub(crate) fn pace_of(&self, row: &ReadRow) -> Pace {
         fn bytes<C: RowCell>(cells: &[C]) -> usize {
             cells.iter().map(|cell| cell.bytes() as usize).sum()
         }
@@ -125,7 +142,7 @@ impl Selection {
             ReadRow::Pinned(row) => (row.cells.len(), bytes(&row.cells)),
             ReadRow::Merged(row) => (row.cells.len(), bytes(&row.cells)),
         };
-        self.is_long(cells, row.key().len(), bytes)
+        self.pace(cells, row.key().len(), bytes)
     }
 
     /// What the engine is asked for.
@@ -231,7 +248,7 @@ mod tests {
             let filter = v2::RowFilter { filter: Some(kind) };
             let source = FilterSource::Message(Some(&filter));
             let selection = Selection::of_read(source, &FamilyNames::default(), None).unwrap();
-            selection.is_long(1, 20, 100_000)
+            selection.pace(1, 20, 100_000) != Pace::Short
         };
         assert!(!is_long(Kind::RowKeyRegexFilter(pattern.clone())));
         assert!(is_long(Kind::ValueRegexFilter(pattern)));

@@ -20,7 +20,7 @@ use futures::StreamExt;
 use futures::future::try_join_all;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_request::RequestStatsView;
-use tepui_engine::aside::Aside;
+use tepui_engine::aside::{Aside, carry_out_slow};
 use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::pressure::{self, Pressure, Priority};
@@ -43,7 +43,7 @@ use crate::rmw::{self, Rules};
 use crate::rowset;
 use crate::sample::{SAMPLE_PART_BYTES, TabletSample, rows_of, sample, within};
 use crate::schema::{FamilyNames, TableSchema};
-use crate::selection::{FilterSource, Selection};
+use crate::selection::{FilterSource, Pace, Selection};
 use crate::tablets::TabletMap;
 use crate::turn::{Turn, others_first};
 
@@ -359,14 +359,21 @@ impl Table {
             let projection = predicate.projection();
             match tablet.read_row_in_place(row, projection, ReadView::Pending).await? {
                 None => Ok(false),
-                Some(found) if predicate.is_long_for(&found) => {
-                    let (families, rng) = (families.clone(), Arc::clone(&self.rng));
-                    let passes = move || predicate.passes_any(found, &families, rng.as_ref());
-                    // Boxed, so that requests for other rows stay small.
-                    Box::pin(async { Aside::default().carry_out(Some(tablet.id()), passes).await })
-                        .await?
-                }
-                Some(found) => predicate.passes_any(found, &families, self.rng.as_ref()),
+                Some(found) => match predicate.pace_of(&found) {
+                    Pace::Short => predicate.passes_any(found, &families, self.rng.as_ref()),
+                    pace => {
+                        let (families, rng) = (families.clone(), Arc::clone(&self.rng));
+                        let passes = move || predicate.passes_any(found, &families, rng.as_ref());
+                        let tablet = Some(tablet.id());
+                        // Boxed, so that requests for other rows stay small.
+                        if pace == Pace::Slow {
+                            Box::pin(carry_out_slow(tablet, passes)).await?
+                        } else {
+                            let long = async { Aside::default().carry_out(tablet, passes).await };
+                            Box::pin(long).await?
+                        }
+                    }
+                },
             }
         };
         let (lock, predicate_matched) = read_pending(tablet, lock, matched).await?;

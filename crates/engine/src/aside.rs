@@ -8,6 +8,8 @@
 //!
 //! The work, and the memory that it is for, stays with who waits until the helper begins it. Who goes away takes it along, and who
 //! has waited for as long as the helper's [patience](Helper::patience) carries it out, and from then on the rest of what its request has.
+//! What may take seconds has a line of its own, and is nobody else's to carry out: nothing that takes milliseconds waits behind it, neither
+//! there nor here.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +26,11 @@ use crate::tablet::TabletId;
 pub trait Helper: Send + Sync {
     /// Carries out a piece of work, of a request to this tablet, when it comes to it.
     fn carry_out(&self, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>);
+
+    /// The same for what may take seconds: among the rest where that has no line of its own.
+    fn carry_out_slow(&self, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>) {
+        self.carry_out(tablet, work);
+    }
 
     /// Resolves when work has waited for it long enough: it may be at other work for long, or lack a processor.
     fn patience(&self) -> BoxFuture<'static, ()>;
@@ -71,6 +78,17 @@ impl<F> Waiting<F> {
     fn take(&self) -> Option<F> {
         lock(&self.0).take()
     }
+
+    /// Why nothing came of it: nobody has begun it, or who did has panicked.
+    fn failed(&self) -> Error {
+        match self.take() {
+            Some(_) => Error::new(ErrorKind::Closed, "the server ends"),
+            None => Error::new(
+                ErrorKind::Io,
+                "a part of the request's work failed unexpectedly; see the server's log",
+            ),
+        }
+    }
 }
 
 impl<F> Drop for Waiting<F> {
@@ -97,17 +115,8 @@ impl Aside {
         let own = OWN.with_borrow(Option::clone);
         let helper = own.filter(|_| !self.is_late.load(Ordering::Relaxed));
         let Some(helper) = helper else { return Ok(work()) };
-        let slot = Arc::new(Mutex::new(Some(work)));
-        let waiting = Waiting(Arc::clone(&slot));
-        let (done, result) = oneshot::channel();
-        let begin = move || {
-            let work = lock(&slot).take();
-            if let Some(work) = work {
-                // Nobody may be left to take it.
-                let _ = done.send(work());
-            }
-        };
-        helper.carry_out(tablet, Box::new(begin));
+        let (waiting, begin, result) = offer(work);
+        helper.carry_out(tablet, begin);
         let result = match select(result, helper.patience()).await {
             Either::Left((result, _)) => result,
             Either::Right(((), result)) => {
@@ -118,14 +127,37 @@ impl Aside {
                 }
             }
         };
-        result.map_err(|_| match waiting.take() {
-            Some(_) => Error::new(ErrorKind::Closed, "the server ends"),
-            None => Error::new(
-                ErrorKind::Io,
-                "a part of the request's work failed unexpectedly; see the server's log",
-            ),
-        })
+        result.map_err(|_| waiting.failed())
     }
+}
+
+/// What `work`, for a request to `tablet`, which may take seconds, comes to: on this thread's helper, behind what others have of such; here
+/// only where there is none.
+pub async fn carry_out_slow<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
+    tablet: Option<TabletId>,
+    work: F,
+) -> Result<T> {
+    let Some(helper) = OWN.with_borrow(Option::clone) else { return Ok(work()) };
+    let (waiting, begin, result) = offer(work);
+    helper.carry_out_slow(tablet, begin);
+    result.await.map_err(|_| waiting.failed())
+}
+
+/// Work that somebody else may begin: it, until then, what begins it, and what it comes to.
+fn offer<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
+    work: F,
+) -> (Waiting<F>, Box<dyn FnOnce() + Send>, oneshot::Receiver<T>) {
+    let slot = Arc::new(Mutex::new(Some(work)));
+    let waiting = Waiting(Arc::clone(&slot));
+    let (done, result) = oneshot::channel();
+    let begin = move || {
+        let work = lock(&slot).take();
+        if let Some(work) = work {
+            // Nobody may be left to take it.
+            let _ = done.send(work());
+        }
+    };
+    (waiting, Box::new(begin), result)
 }
 
 #[cfg(test)]
@@ -213,6 +245,13 @@ mod tests {
         for work in handed_over {
             work();
         }
+        // But for what may take seconds.
+        let mut slow = Box::pin(carry_out_slow(None, || 4));
+        assert!((&mut slow).now_or_never().is_none());
+        for work in later.take() {
+            work();
+        }
+        assert_eq!(slow.now_or_never().unwrap().unwrap(), 4);
     }
 
     #[test]

@@ -31,7 +31,8 @@ use crate::grpc::Request;
 use crate::limits::{HELPER_PATIENCE, LARGE_REQUEST_ROOM_BYTES};
 use crate::runtime::{self, Alive};
 
-/// A core's second thread, which ends when this is dropped, and the requests that it carries out with it.
+/// A thread of a core beside its own, which ends when this is dropped, and what it carries out with it: one for large requests, and one for
+/// what may take seconds, as filters of much work may. Nothing that others wait for is on the latter: neither permits nor locks.
 #[derive(Debug)]
 pub struct Helper {
     runtime: Handle,
@@ -73,32 +74,43 @@ thread_local! {
 #[must_use]
 pub struct Lent {
     _aside: aside::Lent,
+    _slow: Helper,
 }
 
-/// Lends a helper to this thread, for [`carry_out`] and for [`aside::Aside::carry_out`].
-pub fn lend(helper: Helper) -> Lent {
-    lend_for(helper, HELPER_PATIENCE)
+/// Lends a helper to this thread, for [`carry_out`] and for [`aside::Aside::carry_out`], and one for what is slow.
+pub fn lend(helper: Helper, slow: Helper) -> Lent {
+    lend_for((helper, slow), HELPER_PATIENCE)
 }
 
-fn lend_for(helper: Helper, patience: Duration) -> Lent {
-    let beside = Beside { runtime: helper.runtime.clone(), patience };
+fn lend_for((helper, slow): (Helper, Helper), patience: Duration) -> Lent {
+    let beside = Beside { runtime: helper.runtime.clone(), slow: slow.runtime.clone(), patience };
     OWN.with(|own| own.replace(Some(helper)));
-    Lent { _aside: aside::lend(Arc::new(beside)) }
+    Lent { _aside: aside::lend(Arc::new(beside)), _slow: slow }
 }
 
-/// What a helper carries out in pieces, among its large requests.
+/// What helpers carry out in pieces, one among its large requests.
 #[derive(Debug)]
 struct Beside {
     runtime: Handle,
+    slow: Handle,
     patience: Duration,
+}
+
+/// Carries out a piece on a helper.
+fn carry_out_on(helper: &Handle, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>) {
+    drop(helper.spawn(async move {
+        tablet.map_or_else(activity::rest, activity::turn_to);
+        work();
+    }));
 }
 
 impl aside::Helper for Beside {
     fn carry_out(&self, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>) {
-        drop(self.runtime.spawn(async move {
-            tablet.map_or_else(activity::rest, activity::turn_to);
-            work();
-        }));
+        carry_out_on(&self.runtime, tablet, work);
+    }
+
+    fn carry_out_slow(&self, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>) {
+        carry_out_on(&self.slow, tablet, work);
     }
 
     fn patience(&self) -> BoxFuture<'static, ()> {
@@ -174,13 +186,18 @@ mod tests {
     /// The same, where the helper says what it works for.
     fn on_a_core_working<T: 'static>(working: Arc<Working>, work: impl AsyncFnOnce() -> T) -> T {
         let (one_ended, _) = watch::channel(false);
-        let (alive, _) = Alive::new(&one_ended);
-        let (helper, thread) = Helper::start(&ThreadSpawner, "helper", working, alive).unwrap();
-        let lent = lend_for(helper, Duration::from_mins(10));
+        let start = || {
+            let (alive, _) = Alive::new(&one_ended);
+            Helper::start(&ThreadSpawner, "helper", Arc::clone(&working), alive).unwrap()
+        };
+        let (helper, thread) = start();
+        let (slow, slow_thread) = start();
+        let lent = lend_for((helper, slow), Duration::from_mins(10));
         let said = runtime::build_core().unwrap().block_on(work());
         drop(lent);
-        // Without its helper's end this would wait for ever.
+        // Without its helpers' ends this would wait for ever.
         thread.join();
+        slow_thread.join();
         said
     }
 
@@ -216,6 +233,26 @@ mod tests {
         });
         assert_ne!(threads.0, thread::current().id());
         assert_eq!(threads.0, threads.1, "it goes on behind one that panicked");
+    }
+
+    #[test]
+    fn a_core_and_its_large_requests_wait_for_nothing_that_is_slow() {
+        on_a_core(async || {
+            let (go_on, held) = std::sync::mpsc::channel::<()>();
+            let slow = aside::carry_out_slow(None, move || held.recv());
+            let (go_on, meanwhile) = (go_on, async {
+                let own = thread::current().id();
+                assert_ne!(thread_of(LARGE_REQUEST_ROOM_BYTES).await, own);
+                let beside = Aside::default().carry_out(None, || thread::current().id()).await;
+                assert_ne!(beside.unwrap(), own);
+            });
+            let meanwhile = async {
+                meanwhile.await;
+                go_on.send(()).unwrap();
+            };
+            let (slow, ()) = tokio::join!(slow, meanwhile);
+            slow.unwrap().unwrap();
+        });
     }
 
     #[test]

@@ -55,8 +55,8 @@ use crate::services::{
 };
 use crate::workers::{self, Workers};
 
-/// Threads of a core that carry out requests: its own, and its helper.
-const THREADS_EACH: usize = 2;
+/// Threads of a core that carry out requests: its own, and its helpers.
+const THREADS_EACH: usize = 3;
 
 /// The file descriptors of everything served, for reflection; see `scripts/descriptors.py`.
 const DESCRIPTORS: &[u8] = include_bytes!("../descriptors.bin");
@@ -278,13 +278,17 @@ fn start_over(
         let runtime = runtime::build_core().map_err(cannot_run)?;
         let workers = Arc::clone(&workers);
         let core = runtime::Core { services, streams, windows, door, working: working() };
-        let (name, (alive, end)) = (format!("tepui-large-{i}"), Alive::new(&one_ended));
-        let (helper, handle) = Helper::start(env.spawner.as_ref(), &name, working(), alive)?;
-        threads.push(Thread { name, handle, end });
+        let mut help = |name: String| {
+            let (alive, end) = Alive::new(&one_ended);
+            let (helper, handle) = Helper::start(env.spawner.as_ref(), &name, working(), alive)?;
+            threads.push(Thread { name, handle, end });
+            Ok::<_, Error>(helper)
+        };
+        let (helper, slow) = (help(format!("tepui-large-{i}"))?, help(format!("tepui-slow-{i}"))?);
         let (alive, end) = Alive::new(&one_ended);
         let work = move || {
             let _alive = alive;
-            let _lent = (workers::lend(workers), large::lend(helper));
+            let _lent = (workers::lend(workers), large::lend(helper, slow));
             core.run(runtime, listener, draining, io.as_ref());
         };
         let name = format!("tepui-core-{i}");

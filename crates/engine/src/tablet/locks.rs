@@ -87,8 +87,12 @@ impl RowLocks {
     }
 
     /// Waits until nobody holds a row's lock, and excludes all writes while the locks live. Taken in
-    /// order, so two that take all of them do not wait for each other in a circle.
+    /// order, so two that take all of them do not wait for each other in a circle. Who holds one now may do so for seconds: that is waited for
+    /// first, with none of the others in hand.
     pub(super) async fn lock_all(&self) -> Vec<RowLock> {
+        for stripe in self.stripes() {
+            drop(stripe.write_arc().await);
+        }
         let mut locks = Vec::with_capacity(ROW_LOCK_STRIPES);
         for stripe in self.stripes() {
             locks.push(RowLock { _guard: stripe.write_arc().await });
@@ -119,6 +123,24 @@ mod tests {
         drop(all);
         assert!(row.now_or_never().is_some());
         assert!(share.now_or_never().is_some());
+    }
+
+    #[test]
+    fn while_all_locks_wait_for_one_that_is_held_others_are_to_be_had() {
+        let locks = RowLocks::default();
+        let mut rows: Vec<_> = (0..8).map(|n| format!("row-{n}")).collect();
+        rows.sort_by_key(|row| RowLocks::stripe(row.as_bytes()));
+        let last = rows.pop().unwrap();
+        let held = block_on(locks.lock(last.as_bytes()));
+        let mut all = pin!(locks.lock_all());
+        assert!(all.as_mut().now_or_never().is_none());
+        for row in &rows {
+            assert!(locks.lock(row.as_bytes()).now_or_never().is_some(), "{row}");
+        }
+        drop(held);
+        let all = all.now_or_never().unwrap();
+        assert!(locks.lock(last.as_bytes()).now_or_never().is_none());
+        drop(all);
     }
 
     #[test]
