@@ -50,9 +50,10 @@ use std::collections::BTreeMap;
 use crate::cell::{FamilyId, Timestamp};
 use crate::schema::FamilyOptions;
 
-/// After how long a cell is looked at again that may go unless a deletion out of sight has to do with it: a day. Mostly a merge with that
-/// deletion comes before; a file that waits for it is rewritten no more often than that.
-const COUNTED_AGAIN_MICROS: i64 = 24 * 60 * 60 * 1_000_000;
+/// After how long a cell is looked at again, at least, that may go unless a deletion out of sight has to do with it: a week, or the age of its
+/// rule. Mostly a merge with that deletion comes before; a file that waits for it is rewritten no more often than for its cells
+/// that come of age.
+const COUNTED_AGAIN_MICROS_MIN: i64 = 7 * 24 * 60 * 60 * 1_000_000;
 
 /// The times by which a compaction collects, in microseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,7 +135,8 @@ impl ColumnGc {
         if counted || rule.collects(0, timestamp, times.now_micros) {
             return Verdict::Collect;
         }
-        let again = times.now_micros.saturating_add(COUNTED_AGAIN_MICROS);
+        let wait = rule.least_age().unwrap_or(0).max(COUNTED_AGAIN_MICROS_MIN);
+        let again = times.now_micros.saturating_add(wait);
         let alone = rule.collects_from(0, timestamp).unwrap_or(i64::MAX);
         Verdict::KeepUntil(again.min(alone))
     }
@@ -183,7 +185,7 @@ mod tests {
     fn a_cell_that_a_deletion_out_of_sight_may_have_left_alone_is_not_collected_by_what_is_counted()
     {
         use GcRule::{Intersection, MaxAge, MaxVersions, Union};
-        let again = 100 + COUNTED_AGAIN_MICROS;
+        let again = 100 + COUNTED_AGAIN_MICROS_MIN;
         let second = |rule, gc_since_micros, deletions_micros| {
             let family = FamilyOptions { gc_since_micros, ..by(rule) };
             let times = Times { now_micros: 100, deletions_micros };

@@ -12,7 +12,7 @@
 //! 17 index bytes       19 filter partitions        21 filter entries   23 filter kinds: bit k for kind k
 //! 18 padding bytes     20 with common columns      22 filter bytes     24 tombstones in a row, max
 //!
-//! 25 offset of the coarse filter   26 bytes of its frame
+//! 25 offset of the coarse filter   26 bytes of its frame   27 least seq of a cell tombstone over several timestamps
 //!
 //! 33 value file, repeated:   1 file   2 bytes that the SST's pointers name in it
 //! ```
@@ -73,6 +73,9 @@ pub struct SstProperties {
     pub filter: FilterFigures,
     /// The most tombstones that follow each other without another record between them.
     pub tombstone_run_max: u64,
+    /// Smallest sequence of a cell tombstone over more than one timestamp. Those over one alone are what garbage collection leaves; what clients
+    /// delete has at least the thousand of a millisecond. [`SEQ_MAX`] where there is none, 0 where the file does not say.
+    pub deletion_seq_min: Seq,
     /// By family. Row tombstones belong to none.
     pub families: BTreeMap<FamilyId, FamilyProperties>,
     /// The value files that its pointers lead to, and the bytes of their frames that they name there. Empty in what an engine has open, which keeps the
@@ -161,6 +164,7 @@ impl SstProperties {
             (24, self.tombstone_run_max),
             (25, self.filter.coarse_offset),
             (26, self.filter.coarse_bytes),
+            (27, self.deletion_seq_min),
         ] {
             put_number(out, tag, value);
         }
@@ -216,6 +220,7 @@ impl SstProperties {
                 24 => &mut properties.tombstone_run_max,
                 25 => &mut properties.filter.coarse_offset,
                 26 => &mut properties.filter.coarse_bytes,
+                27 => &mut properties.deletion_seq_min,
                 12 => {
                     properties.first_row = Bytes::copy_from_slice(field);
                     return Ok(());
@@ -325,7 +330,12 @@ impl PropertiesBuilder {
     /// Nothing counted.
     pub(super) fn new(created_micros: i64) -> Self {
         Self {
-            properties: SstProperties { created_micros, seq_min: SEQ_MAX, ..Default::default() },
+            properties: SstProperties {
+                created_micros,
+                seq_min: SEQ_MAX,
+                deletion_seq_min: SEQ_MAX,
+                ..Default::default()
+            },
             versions: 0,
             tombstone_run: 0,
             family_id: FAMILY_NONE,
@@ -370,7 +380,12 @@ impl PropertiesBuilder {
             Kind::RowTombstone => all.row_tombstones += 1,
             Kind::FamilyTombstone => all.family_tombstones += 1,
             Kind::ColumnTombstone => all.column_tombstones += 1,
-            Kind::CellTombstone => all.cell_tombstones += 1,
+            Kind::CellTombstone => {
+                all.cell_tombstones += 1;
+                if value != key.timestamp().to_be_bytes() {
+                    all.deletion_seq_min = all.deletion_seq_min.min(key.seq());
+                }
+            }
             Kind::Merge | Kind::Value | Kind::ValueElsewhere => {
                 let timestamp = key.timestamp();
                 let first = family.cells == 0;
@@ -436,6 +451,7 @@ mod tests {
             index_bytes: 7000,
             padding_bytes: 1,
             tombstone_run_max: 12,
+            deletion_seq_min: 1 << 60,
             filter: FilterFigures {
                 partitions: 4,
                 common_partitions: 3,

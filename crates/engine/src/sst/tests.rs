@@ -246,6 +246,12 @@ proptest! {
         assert_eq!(properties.family_tombstones, of(Kind::FamilyTombstone));
         assert_eq!(properties.column_tombstones, of(Kind::ColumnTombstone));
         assert_eq!(properties.cell_tombstones, of(Kind::CellTombstone));
+        let is_wide = |r: &&Sample| {
+            r.view().kind() == Kind::CellTombstone
+                && r.value != r.view().timestamp().to_be_bytes()
+        };
+        let wide = records.iter().filter(is_wide).map(|r| r.view().seq()).min();
+        assert_eq!(properties.deletion_seq_min, wide.unwrap_or(u64::MAX));
         assert_eq!(properties.cells + properties.tombstones(), properties.entries);
         let rows: std::collections::BTreeSet<_> = records.iter().map(|r| r.view().row()).collect();
         assert_eq!(properties.rows, rows.len() as u64);

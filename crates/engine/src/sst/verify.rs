@@ -296,6 +296,10 @@ impl Check<'_> {
         counted.filter.bytes += footer.filter_index.map_or(0, |h| u64::from(h.len));
         // How many entries went into a partition cannot be told from it.
         counted.filter.entries = reader.properties().filter.entries;
+        if reader.properties().deletion_seq_min == 0 {
+            // It is from before that was told.
+            counted.deletion_seq_min = 0;
+        }
         if counted != *reader.properties() {
             return Err(reader.damaged(footer.properties.offset, "the properties are wrong"));
         }

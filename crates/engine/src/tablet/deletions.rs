@@ -4,11 +4,12 @@
 //! They lie in files above, in memtables, and in writes that have a sequence and are in no memtable yet. So the clock is asked first, the
 //! log second, and the view is taken last: what is in none of these by then comes after the time that the clock has told.
 
-use crate::cell::FAMILY_NONE;
+use crate::cell::{FAMILY_NONE, SEQ_MAX, Seq};
 use crate::changes::commit_micros;
 use crate::compaction::gc::Times;
 use crate::manifest::SstRef;
 use crate::memtable::Memtable;
+use crate::sst::SstProperties;
 
 use super::Tablet;
 use super::view::View;
@@ -22,6 +23,15 @@ impl Tablet {
     }
 }
 
+/// The least sequence of the deletions of single cells in a file, as far as it says; no record of it has less than `min_seq`.
+fn first_deletion(properties: Option<&SstProperties>, min_seq: Seq) -> Option<Seq> {
+    match properties.map(|found| (found.deletion_seq_min, found.cell_tombstones)) {
+        Some((_, 0) | (SEQ_MAX, _)) => None,
+        Some((first, _)) if first > 0 => Some(first),
+        _ => Some(min_seq),
+    }
+}
+
 /// The same with what of a view is newer than what is read: `files`, and `memtables`.
 pub(super) fn with_newer<'v>(
     times: Times,
@@ -29,9 +39,8 @@ pub(super) fn with_newer<'v>(
     files: impl IntoIterator<Item = &'v SstRef>,
     memtables: impl IntoIterator<Item = &'v Memtable>,
 ) -> Times {
-    let may_delete =
-        |file: &&SstRef| view.properties(file).is_none_or(|found| found.cell_tombstones > 0);
-    let in_files = files.into_iter().filter(may_delete).map(|file| file.min_seq);
+    let in_files =
+        files.into_iter().filter_map(|file| first_deletion(view.properties(file), file.min_seq));
     // Rows are deleted as a whole, and what is newer than a cell goes with it.
     let deletes = |memtable: &&Memtable| {
         let families = memtable.families();
@@ -41,4 +50,24 @@ pub(super) fn with_newer<'v>(
     let first = in_memory.filter_map(|memtable| memtable.seq_range()).map(|(first, _)| first);
     let since = in_files.chain(first).min().map_or(i64::MAX, commit_micros);
     Times { deletions_micros: since.min(times.deletions_micros), ..times }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_deletions_from_where_it_says_and_what_garbage_collection_leaves_is_none() {
+        let first = |cell_tombstones, deletion_seq_min| {
+            let properties =
+                SstProperties { cell_tombstones, deletion_seq_min, ..SstProperties::default() };
+            first_deletion(Some(&properties), 40)
+        };
+        assert_eq!(first(3, 70), Some(70));
+        assert_eq!(first(3, SEQ_MAX), None);
+        assert_eq!(first(0, SEQ_MAX), None);
+        // From before it was told, and where it cannot be read.
+        assert_eq!((first(3, 0), first(0, 0)), (Some(40), None));
+        assert_eq!(first_deletion(None, 40), Some(40));
+    }
 }
