@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, join_all, select};
 use tepui_bench::grpc::client::method::{MUTATE_ROWS, READ_ROWS};
 use tepui_bench::grpc::connection::{Answer, Connection, Endpoint, framed};
+use tepui_bench::network::runtime;
 use tepui_bench::{Error, Result};
 use tepui_engine::io::{JoinHandle, Spawner as _, ThreadSpawner};
 use tepui_server::api::v2;
@@ -74,11 +75,6 @@ pub fn write_large_rows(endpoint: &Endpoint, table: String) -> Result<()> {
         let written = carry_out(&mut connection, writer.request(LARGEST_ROWS)).await;
         written.map_err(|status| Error::failed(format!("writing large rows: {status}")))
     })
-}
-
-fn runtime() -> Result<tokio::runtime::Runtime> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| Error::failed(format!("runtime: {error}")))
 }
 
 /// Bad clients at work; they stop when dropped.

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
-use tepui_engine::aside::{Aside, carry_out_slow};
+use tepui_engine::aside::Aside;
 use tepui_engine::cell::{PinnedRow, ReadRow, Row, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::read::{FamilyProjection, Projection, RowStream};
@@ -269,10 +269,7 @@ impl ReadRows {
             (responder, more)
         };
         // Boxed, so that reads of other rows stay small.
-        let (responder, more) = match pace {
-            Pace::Slow => Box::pin(carry_out_slow(self.tablet, push)).await?,
-            Pace::Long | Pace::Short => Box::pin(self.aside.carry_out(self.tablet, push)).await?,
-        };
+        let (responder, more) = Box::pin(pace.carry_out(&self.aside, self.tablet, push)).await?;
         self.responder = responder;
         more
     }

@@ -3,9 +3,11 @@
 
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+use tepui_engine::aside::{Aside, carry_out_slow};
 use tepui_engine::cell::{FamilyId, PinnedRow, ReadRow, Row};
 use tepui_engine::io::Rng;
 use tepui_engine::read::{FamilyProjection, Projection};
+use tepui_engine::tablet::TabletId;
 
 use crate::authorized_view::AuthorizedView;
 use crate::error::Result;
@@ -33,6 +35,21 @@ pub(crate) enum Pace {
     Long,
     /// Seconds, perhaps.
     Slow,
+}
+
+impl Pace {
+    /// Carries out, beside its thread, work of this pace that is not short, of a request to `tablet` that leaves it to `aside`.
+    pub(crate) async fn carry_out<T: Send + 'static>(
+        self,
+        aside: &Aside,
+        tablet: Option<TabletId>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> tepui_engine::Result<T> {
+        match self {
+            Self::Slow => carry_out_slow(tablet, work).await,
+            Self::Short | Self::Long => aside.carry_out(tablet, work).await,
+        }
+    }
 }
 
 /// Steps that patterns take on the row keys of one request before anything is read: some 30 milliseconds, as it takes to sort as many row

@@ -20,7 +20,7 @@ use futures::StreamExt;
 use futures::future::try_join_all;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_request::RequestStatsView;
-use tepui_engine::aside::{Aside, carry_out_slow};
+use tepui_engine::aside::Aside;
 use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::pressure::{self, Pressure, Priority};
@@ -364,14 +364,9 @@ impl Table {
                     pace => {
                         let (families, rng) = (families.clone(), Arc::clone(&self.rng));
                         let passes = move || predicate.passes_any(found, &families, rng.as_ref());
-                        let tablet = Some(tablet.id());
+                        let aside = Aside::default();
                         // Boxed, so that requests for other rows stay small.
-                        if pace == Pace::Slow {
-                            Box::pin(carry_out_slow(tablet, passes)).await?
-                        } else {
-                            let long = async { Aside::default().carry_out(tablet, passes).await };
-                            Box::pin(long).await?
-                        }
+                        Box::pin(pace.carry_out(&aside, Some(tablet.id()), passes)).await?
                     }
                 },
             }

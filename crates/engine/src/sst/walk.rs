@@ -545,6 +545,17 @@ mod tests {
         Fault::new(FaultOp::Read).at(offset).sticky()
     }
 
+    /// How many records a walk shows from its beginning until it fails, if it does, and how it ends.
+    fn until_error(walk: &mut SstWalk) -> (usize, Result<Step>) {
+        let mut step = walk.seek(b"");
+        let mut shown = 0;
+        while matches!(step, Ok(Step::Ready)) && walk.entry().is_some() {
+            shown += 1;
+            step = walk.next();
+        }
+        (shown, step)
+    }
+
     #[test]
     fn a_bad_sector_fails_the_block_that_lies_on_it_and_none_that_is_read_with_it() {
         let files = FaultFiles::new(Arc::new(MemoryFiles::new()));
@@ -558,12 +569,7 @@ mod tests {
         let mut walk =
             SstWalk::new(Arc::clone(&reader), io, &RowRange::all(), WINDOW_BYTES).unwrap();
         let before = files.count(FaultOp::Read);
-        let mut step = walk.seek(b"");
-        let mut shown = 0;
-        while matches!(step, Ok(Step::Ready)) && walk.entry().is_some() {
-            shown += 1;
-            step = walk.next();
-        }
+        let (shown, step) = until_error(&mut walk);
         assert_eq!(step.unwrap_err().kind(), ErrorKind::Io);
         assert!(shown > 650, "of which 500 lie in the first window: {shown}");
         // The window, and the block that is at fault, are tried twice.
@@ -605,12 +611,7 @@ mod tests {
         files.inject(Fault::new(FaultOp::Read).nth(3).sticky());
         let mut walk =
             SstWalk::new(reader, Arc::new(InlineIo), &RowRange::all(), WINDOW_BYTES).unwrap();
-        let mut step = walk.seek(b"");
-        let mut shown = 0;
-        while matches!(step, Ok(Step::Ready)) && walk.entry().is_some() {
-            shown += 1;
-            step = walk.next();
-        }
+        let (shown, step) = until_error(&mut walk);
         assert_eq!(step.unwrap_err().kind(), ErrorKind::Io);
         assert!(shown > 400, "what was read before is shown: {shown}");
         assert!(walk.entry().is_none());

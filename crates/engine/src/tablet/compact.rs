@@ -551,10 +551,8 @@ impl Claim {
     /// Its files wait twice as long as the last time before they are rewritten for what that frees, but where room was all that it lacked.
     fn note_failed_for_space(&self, jobs: &mut super::Jobs, now: u64, put_off: bool) {
         let view = self.tablet.view.load();
+        jobs.forget_failures(now, &view.files);
         let failed = &mut jobs.failed_for_space;
-        failed.retain(|id, (until, _)| {
-            view.files.contains_key(id) && *until + ALONE_WAIT_MICROS_MAX > now
-        });
         for file in &self.pick.inputs {
             let last = failed.get(&file.id).filter(|_| !put_off).map_or(0, |(_, wait)| *wait);
             let wait = longer_wait(last);

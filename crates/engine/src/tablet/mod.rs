@@ -220,9 +220,11 @@ impl Jobs {
 
     /// Forgets failures of files that are gone, and those that were so long ago that they say nothing of the next.
     fn forget_failures(&mut self, now: u64, files: &view::OpenFiles) {
-        self.failed_until.retain(|id, (until, _)| {
-            files.contains_key(id) && until.saturating_add(compact::ALONE_WAIT_MICROS_MAX) > now
-        });
+        for failed in [&mut self.failed_until, &mut self.failed_for_space] {
+            failed.retain(|id, (until, _)| {
+                files.contains_key(id) && until.saturating_add(compact::ALONE_WAIT_MICROS_MAX) > now
+            });
+        }
         self.column_too_large = self.column_too_large.filter(|(_, until)| *until > now);
     }
 }

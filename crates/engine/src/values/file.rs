@@ -343,6 +343,9 @@ const WINDOW_BYTES_MAX: u64 = 256 << 10;
 /// Where there are many files, at least: a read of it still takes little longer than one of a single value.
 const WINDOW_BYTES_MIN: u64 = 64 << 10;
 
+/// Windows of a check, 16 MiB in all: nothing else is in memory beside it.
+const CHECK_WINDOWS_MAX: usize = 64;
+
 /// Bytes of the windows of a job that moves values out of so many files, at most.
 pub(crate) fn value_windows_bytes(files: usize) -> u64 {
     (files as u64).saturating_mul(WINDOW_BYTES_MAX).min(WINDOWS_BYTES)
@@ -360,9 +363,8 @@ pub(crate) struct ValueWindows {
 }
 
 impl Default for ValueWindows {
-    /// Those of a check, beside which nothing else is in memory: 16 MiB.
     fn default() -> Self {
-        Self { windows: HashMap::new(), max: 64, window_bytes: WINDOW_BYTES_MAX }
+        Self { windows: HashMap::new(), max: CHECK_WINDOWS_MAX, window_bytes: WINDOW_BYTES_MAX }
     }
 }
 

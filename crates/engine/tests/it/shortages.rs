@@ -108,6 +108,13 @@ impl Rig {
         let dir = Path::new("/data").join(dir);
         self.disk.list(&dir).unwrap().iter().map(|entry| dir.join(&entry.name)).collect()
     }
+
+    /// There is no file of data but those that the tablet has.
+    fn assert_no_other_files(&self, fault: &Fault) {
+        let stats = self.tablet.stats();
+        let left = self.paths("sst").len() + self.paths("values").len();
+        assert_eq!(left as u64, stats.sst_count + stats.value_files, "{fault:?}");
+    }
 }
 
 /// A disk with rows in several SSTs, of which some name values in the same file.
@@ -280,9 +287,7 @@ fn a_flush_that_meets_what_passes_leaves_nothing_and_is_done_later() {
         block_on(rig.tablet.flush()).unwrap();
         assert!(rig.tablet.stats().memtable_bytes < 100 << 10, "{fault:?}");
         rig.engine.run_background().unwrap();
-        let stats = rig.tablet.stats();
-        let left = rig.paths("sst").len() + rig.paths("values").len();
-        assert_eq!(left as u64, stats.sst_count + stats.value_files, "{fault:?}");
+        rig.assert_no_other_files(&fault);
         rig.engine.close().unwrap();
         let rig = open(rig.disk, &[]);
         rig.assert_reads(1..ROWS, 1);
@@ -322,9 +327,7 @@ fn a_flush_whose_files_do_not_read_back_is_tried_again_until_three_in_a_row_have
             fail(2);
             assert_eq!(rig.engine.health(), Health::Serving, "{fault:?}, {failures}");
             rig.engine.run_background().unwrap();
-            let stats = rig.tablet.stats();
-            let left = rig.paths("sst").len() + rig.paths("values").len();
-            assert_eq!(left as u64, stats.sst_count + stats.value_files, "{fault:?}");
+            rig.assert_no_other_files(&fault);
             rig.engine.close().unwrap();
             let rig = open(rig.disk, &[]);
             rig.assert_reads(0..2, 1);

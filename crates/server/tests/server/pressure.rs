@@ -13,6 +13,16 @@ async fn set_named<'a>(
     (name, server.set(name, value).await)
 }
 
+/// A client with room for a little of each stream, and for many of them.
+async fn client_of_little(server: &TestServer) -> BigtableClient<Channel> {
+    let address = format!("http://{}", server.running.address());
+    let endpoint = Channel::from_shared(address)
+        .unwrap()
+        .initial_stream_window_size(64 << 10)
+        .initial_connection_window_size(64 << 20);
+    BigtableClient::new(endpoint.connect().await.unwrap())
+}
+
 /// A server whose log's queue has so many bytes, and its disk.
 async fn start_with_queue(bytes: u64) -> (TestServer, FaultFiles) {
     let (env, faults) = with_faults(&memory());
@@ -322,13 +332,7 @@ async fn answers_of_one_message_that_nobody_reads_are_made_as_far_as_their_conne
     .await;
     server.create(&[]).await;
     server.set("large", &vec![5; ROW]).await.unwrap();
-    // A client with room for a little of each.
-    let address = format!("http://{}", server.running.address());
-    let endpoint = Channel::from_shared(address)
-        .unwrap()
-        .initial_stream_window_size(64 << 10)
-        .initial_connection_window_size(64 << 20);
-    let mut client = BigtableClient::new(endpoint.connect().await.unwrap());
+    let mut client = client_of_little(&server).await;
     let request = v2::ReadRowsRequest { table_name: TABLE.to_owned(), ..Default::default() };
     let mut unread = Vec::new();
     for _ in 0..READS {
@@ -383,12 +387,7 @@ async fn reads_with_large_filters_have_room_for_these_or_are_refused_and_others_
     .await;
     server.create(&[]).await;
     server.set("large", &vec![5; ROW]).await.unwrap();
-    let address = format!("http://{}", server.running.address());
-    let endpoint = Channel::from_shared(address)
-        .unwrap()
-        .initial_stream_window_size(64 << 10)
-        .initial_connection_window_size(64 << 20);
-    let mut client = BigtableClient::new(endpoint.connect().await.unwrap());
+    let mut client = client_of_little(&server).await;
     let plain = v2::ReadRowsRequest { table_name: TABLE.to_owned(), ..Default::default() };
     let request = v2::ReadRowsRequest { filter: Some(large_filter()), ..plain.clone() };
     let mut unread = Vec::new();

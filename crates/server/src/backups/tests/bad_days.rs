@@ -103,6 +103,24 @@ fn delete_instance(
     backups.instances.delete(instance, tables, allowed)
 }
 
+/// Has an instance deleted before a file of this directory is durable.
+fn delete_instance_at(
+    faults: &FaultFiles,
+    place: &Place,
+    instance: &'static str,
+    directory: &'static str,
+) {
+    let (backups, tables) = (Arc::clone(&place.backups), Arc::clone(&place.tables));
+    let operations = Arc::clone(&place.operations);
+    let hook = move |path: &Path| {
+        let is_there = backups.resources.get::<Instance>(instance).is_some();
+        if is_there && path.to_string_lossy().contains(directory) {
+            delete_instance(instance, &backups, &tables, &operations).unwrap();
+        }
+    };
+    faults.before_sync(Some(Arc::new(hook)));
+}
+
 #[test]
 fn a_restore_ends_with_its_instance_and_does_not_show_in_the_next_of_the_name() {
     let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
@@ -115,15 +133,7 @@ fn a_restore_ends_with_its_instance_and_does_not_show_in_the_next_of_the_name() 
     };
     create(&place);
     // Before a file of the table is durable.
-    let (backups, tables) = (Arc::clone(&place.backups), Arc::clone(&place.tables));
-    let operations = Arc::clone(&place.operations);
-    let hook = move |path: &Path| {
-        let is_there = backups.resources.get::<Instance>(instance).is_some();
-        if is_there && path.to_string_lossy().contains("/tablets/") {
-            delete_instance(instance, &backups, &tables, &operations).unwrap();
-        }
-    };
-    faults.before_sync(Some(Arc::new(hook)));
+    delete_instance_at(&faults, &place, instance, "/tablets/");
     let restored = place.wait(&place.backups.restore(OTHER, BACKUP).unwrap());
     faults.before_sync(None);
     let aborted = Err(i32::from(tonic::Code::Aborted));
@@ -359,15 +369,7 @@ fn a_copy_does_not_come_into_an_instance_that_is_deleted_meanwhile() {
     let created = Instance { create_time, ..Instance::default() };
     place.backups.resources.create(instance, created).unwrap();
     place.backups.resources.create(&cluster, admin::Cluster::default()).unwrap();
-    let (backups, tables) = (Arc::clone(&place.backups), Arc::clone(&place.tables));
-    let operations = Arc::clone(&place.operations);
-    let hook = move |path: &Path| {
-        let is_there = backups.resources.get::<Instance>(instance).is_some();
-        if is_there && path.to_string_lossy().contains("/backups/") {
-            delete_instance(instance, &backups, &tables, &operations).unwrap();
-        }
-    };
-    faults.before_sync(Some(Arc::new(hook)));
+    delete_instance_at(&faults, &place, instance, "/backups/");
     let (name, expiry) = (format!("{cluster}/backups/copy"), times::timestamp(place.now() + DAY));
     let error = place.backups.copy(&name, BACKUP, Some(&expiry)).unwrap_err();
     faults.before_sync(None);
