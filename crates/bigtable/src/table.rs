@@ -21,11 +21,11 @@ use futures::future::try_join_all;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_request::RequestStatsView;
 use tepui_engine::aside::Aside;
-use tepui_engine::cell::{Mutation, RowBatch, RowRange};
+use tepui_engine::cell::{Mutation, Row, RowBatch, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::pressure::{self, Pressure, Priority};
 use tepui_engine::read::Projection;
-use tepui_engine::tablet::{ReadView, RowLock, ScanOptions, Tablet, TabletId};
+use tepui_engine::tablet::{RowLock, ScanOptions, Tablet, TabletId};
 
 use crate::activity;
 use crate::authorized_view::{AuthorizedView, check_write};
@@ -357,7 +357,9 @@ impl Table {
         let lock = tablet.lock_row(row).await;
         let matched = async {
             let projection = predicate.projection();
-            match tablet.read_row_in_place(row, projection, ReadView::Pending).await? {
+            // Its room is for as long as the row is looked at.
+            let (found, _room) = tablet.read_locked_row(row, projection).await?;
+            match found {
                 None => Ok(false),
                 Some(found) => match predicate.pace_of(&found) {
                     Pace::Short => predicate.passes_any(found, &families, self.rng.as_ref()),
@@ -402,11 +404,14 @@ impl Table {
         tablet.admit()?;
         let lock = tablet.lock_row(row).await;
         let changed = async {
-            let found = tablet.read_row(row, &rules.projection(), ReadView::Pending).await?;
+            let (found, room) = tablet.read_locked_row(row, &rules.projection()).await?;
+            let found = found.map(Row::from);
             // The time is taken under the lock: what is written later is never older.
-            rules.apply(found.as_ref(), tablet.time_of_write())
+            let cells = rules.apply(found.as_ref(), tablet.time_of_write())?;
+            Ok((cells, room))
         };
-        let (lock, cells) = read_pending(tablet, lock, changed).await?;
+        // What is written and answered may be as large as what was read.
+        let (lock, (cells, _room)) = read_pending(tablet, lock, changed).await?;
         tablet.apply_locked(lock, rmw::batch(row, &cells)).await?;
         let row = rmw::response(row, cells, &names);
         Ok(v2::ReadModifyWriteRowResponse { row: Some(row) })

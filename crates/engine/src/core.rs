@@ -24,6 +24,7 @@ use crate::options::EngineOptions;
 use crate::pressure::{Behind, Pressure, Refusals};
 use crate::setbacks::Setbacks;
 use crate::store::SstStore;
+use crate::tablet::LockedRows;
 use crate::wall_clock::WallClock;
 
 /// Shared by the tablets of one engine.
@@ -42,6 +43,8 @@ pub(crate) struct Core {
     /// Background threads run: a flush is theirs to do.
     pub(crate) background: AtomicBool,
     pub(crate) metrics: EngineMetrics,
+    /// For large rows that writes read first.
+    pub(crate) locked_rows: LockedRows,
     /// What compactions may write.
     pub(crate) space: Arc<Space>,
     /// Whose tablets a thread in a long compaction looks after; set where there are background threads.
@@ -128,6 +131,7 @@ impl Core {
         memtables: MemtableMemory,
     ) -> Self {
         let look_at_bytes = options.flush_from_bytes();
+        let locked_rows = LockedRows::new(options.memtables_total_bytes);
         let wall_clock = WallClock::new(Arc::clone(&env.clock));
         let space = Space::new(Arc::clone(&env.files), layout.ssts(), &options);
         Self {
@@ -150,6 +154,7 @@ impl Core {
             room: Notify::new(),
             background: AtomicBool::new(false),
             metrics: EngineMetrics::default(),
+            locked_rows,
             memtables,
             refusals: Refusals::default(),
             setbacks: Setbacks::default(),

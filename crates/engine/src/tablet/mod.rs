@@ -22,6 +22,7 @@ mod drop_rows;
 mod dues;
 mod flush;
 mod levels;
+mod locked_rows;
 mod locks;
 mod looks;
 mod merge;
@@ -61,6 +62,8 @@ pub(crate) use collector::Look;
 
 pub(crate) use compact::Claim;
 
+pub(crate) use locked_rows::LockedRows;
+pub use locked_rows::RowRoom;
 pub use locks::RowLock;
 pub use read::{ReadView, ScanOptions, Snapshot};
 

@@ -36,6 +36,7 @@ use crate::values::{FoundRow, ValueSource};
 
 use super::Tablet;
 use super::levels::SstPlace;
+use super::locked_rows::{LOCKED_ROW_BYTES_MIN, ROOM_RATIO, RowRoom};
 use super::looks::LOOKS_PER_LOAD;
 use super::newest::NewestOf;
 use super::read::{ReadView, ScanOptions, Snapshot};
@@ -82,18 +83,35 @@ enum Found {
     General,
 }
 
-/// What a read wants, and at which moment.
+/// What a read asks for.
+#[derive(Clone, Copy)]
+struct Ask<'a> {
+    row: &'a [u8],
+    projection: &'a Projection,
+    /// A row of more bytes is an error.
+    row_bytes_max: u64,
+}
+
+impl<'a> Ask<'a> {
+    fn at(self, schema: &'a TabletSchema, seq: Seq) -> Want<'a> {
+        let Self { row, projection, row_bytes_max } = self;
+        Want { row, projection, schema, seq, row_bytes_max }
+    }
+}
+
+/// The same at one moment.
 #[derive(Clone, Copy)]
 struct Want<'a> {
     row: &'a [u8],
     projection: &'a Projection,
     schema: &'a TabletSchema,
     seq: Seq,
+    row_bytes_max: u64,
 }
 
 impl<'a> Want<'a> {
     fn assembler(self) -> Assembler<'a> {
-        Assembler::new(self.seq, self.schema, self.projection, ROW_READ_BYTES_MAX)
+        Assembler::new(self.seq, self.schema, self.projection, self.row_bytes_max)
     }
 }
 
@@ -114,7 +132,7 @@ impl Source {
 
 impl PointRead {
     fn new(view: &View, wanted: Want<'_>) -> Self {
-        let Want { row, projection, schema, seq: _ } = wanted;
+        let Want { row, projection, schema, .. } = wanted;
         let probe = probe(row, projection);
         let mut sources = SmallVec::new();
         view.levels.for_row(row, |place| {
@@ -233,7 +251,7 @@ impl PointRead {
         let mut joined = RowPart::default();
         let mut join = |part: RowPart| {
             joined = std::mem::take(&mut joined).join(part, wanted.projection);
-            joined.bytes <= ROW_READ_BYTES_MAX
+            joined.bytes <= wanted.row_bytes_max
         };
         for mut row in self.of_memory(view).filter_map(|m| m.row(self.probe.row_prefix())) {
             if !assembler.part_in_memory(&mut row).is_some_and(&mut join) {
@@ -325,14 +343,54 @@ impl Tablet {
     }
 
     /// The same, where it was found: its cells share no memory by themselves.
-    pub async fn read_row_in_place(
+    pub fn read_row_in_place<'a>(
+        &'a self,
+        row: &'a [u8],
+        projection: &'a Projection,
+        view: ReadView<'a>,
+    ) -> impl Future<Output = Result<Option<ReadRow>>> + use<'a> {
+        self.read_asked(Ask { row, projection, row_bytes_max: ROW_READ_BYTES_MAX }, view)
+    }
+
+    /// The same, of a row that is locked, as it is with what is not durable yet, and with room for it: as long as that is held, large
+    /// rows that are read so are within a bound. Small ones count for nothing.
+    pub async fn read_locked_row(
         &self,
         row: &[u8],
         projection: &Projection,
-        view: ReadView<'_>,
-    ) -> Result<Option<ReadRow>> {
+    ) -> Result<(Option<ReadRow>, RowRoom)> {
+        let ask = Ask { row, projection, row_bytes_max: LOCKED_ROW_BYTES_MIN };
+        match self.read_asked(ask, ReadView::Pending).await {
+            // Boxed, so that reads of small rows stay small.
+            Err(error) if error.kind() == ErrorKind::RowTooLarge => {
+                Box::pin(self.read_large_row(ask)).await
+            }
+            small => Ok((small?, RowRoom::default())),
+        }
+    }
+
+    /// The same of a row that is larger.
+    async fn read_large_row(&self, mut ask: Ask<'_>) -> Result<(Option<ReadRow>, RowRoom)> {
+        loop {
+            ask.row_bytes_max = (ask.row_bytes_max * ROOM_RATIO).min(ROW_READ_BYTES_MAX);
+            let mut room = self.core.locked_rows.room(ask.row_bytes_max).await;
+            match self.read_asked(ask, ReadView::Pending).await {
+                Err(error)
+                    if error.kind() == ErrorKind::RowTooLarge
+                        && ask.row_bytes_max < ROW_READ_BYTES_MAX => {}
+                found => {
+                    let found = found?;
+                    room.shrink(found.as_ref().map_or(0, ReadRow::bytes));
+                    return Ok((found, room));
+                }
+            }
+        }
+    }
+
+    async fn read_asked(&self, ask: Ask<'_>, view: ReadView<'_>) -> Result<Option<ReadRow>> {
+        let row = ask.row;
         // The range of the row is made where it is needed: most reads end before.
-        let (snapshot, mut read, mut want) = match self.look(row, projection, view)? {
+        let (snapshot, mut read, mut want) = match self.look(ask, view)? {
             Look::Done(row) => return Ok(row.map(ReadRow::Pinned)),
             Look::Values(values, found) => return self.fill(values, found).await,
             Look::Merge(snapshot, read) => (snapshot, read, Vec::new()),
@@ -340,7 +398,7 @@ impl Tablet {
             Look::Newest(snapshot, mut read, newest) => {
                 let range = RowRange::row(row);
                 let cursors = read.memtable_cursors(&snapshot.view, &range);
-                let found = self.merged(&snapshot, &range, projection, (cursors, true)).await?;
+                let found = self.merged(&snapshot, &range, ask, (cursors, true)).await?;
                 let cells = found.as_ref().map_or(&[][..], |row| &row.cells);
                 read.sources.retain(|source| {
                     let sst = snapshot.view.levels.get(source.place);
@@ -353,7 +411,7 @@ impl Tablet {
                     return Ok(found.map(ReadRow::Merged));
                 }
                 let schema = self.require_schema()?;
-                let wanted = Want { row, projection, schema: &schema, seq: snapshot.seq };
+                let wanted = ask.at(&schema, snapshot.seq);
                 let mut want = Vec::new();
                 read.step(&snapshot.view, wanted, &mut want)?;
                 if want.is_empty() {
@@ -364,7 +422,7 @@ impl Tablet {
         };
         if !want.is_empty() {
             let schema = self.require_schema()?;
-            let wanted = Want { row, projection, schema: &schema, seq: snapshot.seq };
+            let wanted = ask.at(&schema, snapshot.seq);
             let waiting = read.waiting(&snapshot.view);
             while !want.is_empty() {
                 let blocks = load_blocks(&*self.core.env.io, want.clone()).await;
@@ -383,12 +441,12 @@ impl Tablet {
         }
         let range = RowRange::row(row);
         let schema = self.require_schema()?;
-        let wanted = Want { row, projection, schema: &schema, seq: snapshot.seq };
+        let wanted = ask.at(&schema, snapshot.seq);
         read.leave_hidden(&snapshot.view, wanted);
         let cursors = read.cursors(&snapshot.view, &range)?;
         let has_head = read.may_have_head(&snapshot.view);
         drop(read);
-        let found = self.merged(&snapshot, &range, projection, (cursors, has_head)).await?;
+        let found = self.merged(&snapshot, &range, ask, (cursors, has_head)).await?;
         Ok(found.map(ReadRow::Merged))
     }
 
@@ -397,10 +455,10 @@ impl Tablet {
         &'a self,
         snapshot: &'a Snapshot,
         range: &'a RowRange,
-        projection: &'a Projection,
+        ask: Ask<'a>,
         cursors: (Vec<Box<dyn Cursor>>, bool),
     ) -> BoxFuture<'a, Result<Option<Row>>> {
-        Box::pin(self.merge(snapshot, range, projection, cursors))
+        Box::pin(self.merge(snapshot, range, ask, cursors))
     }
 
     /// The row with the values that lie elsewhere.
@@ -414,17 +472,17 @@ impl Tablet {
         &self,
         snapshot: &Snapshot,
         range: &RowRange,
-        projection: &Projection,
+        ask: Ask<'_>,
         (cursors, has_head): (Vec<Box<dyn Cursor>>, bool),
     ) -> Result<Option<Row>> {
         let options = ScanOptions {
             range: range.clone(),
-            projection: projection.clone(),
+            projection: ask.projection.clone(),
             reverse: false,
             rows_hint: None,
             snapshot: None,
         };
-        let mut stream = self.stream(snapshot, options, cursors)?;
+        let mut stream = self.stream(snapshot, options, (cursors, ask.row_bytes_max))?;
         if !has_head {
             stream = stream.at_first_wanted();
         }
@@ -437,7 +495,7 @@ impl Tablet {
     }
 
     /// Looks at what is in memory.
-    fn look(&self, row: &[u8], projection: &Projection, read_view: ReadView<'_>) -> Result<Look> {
+    fn look(&self, ask: Ask<'_>, read_view: ReadView<'_>) -> Result<Look> {
         if self.is_dropped() {
             return Err(Error::new(ErrorKind::NotFound, "the tablet was dropped"));
         }
@@ -456,7 +514,7 @@ impl Tablet {
                 (&*guard, seq)
             }
         };
-        let wanted = Want { row, projection, schema, seq };
+        let wanted = ask.at(schema, seq);
         let mut read = PointRead::new(view, wanted);
         let snapshot = || Snapshot { view: Arc::clone(view), seq };
         if !read.memtables.is_empty()

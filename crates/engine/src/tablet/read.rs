@@ -91,15 +91,15 @@ impl Tablet {
         let rows_hint = options.rows_hint;
         let cursors =
             if range.is_empty() { Vec::new() } else { cursors(&snapshot.view, range, rows_hint)? };
-        self.stream(&snapshot, options, cursors)
+        self.stream(&snapshot, options, (cursors, limits::ROW_READ_BYTES_MAX))
     }
 
-    /// The rows that `cursors` have.
+    /// The rows that `cursors` have, each of so many bytes at most.
     pub(super) fn stream(
         &self,
         snapshot: &Snapshot,
         options: ScanOptions,
-        cursors: Vec<Box<dyn Cursor>>,
+        (cursors, row_bytes_max): (Vec<Box<dyn Cursor>>, u64),
     ) -> Result<RowStream> {
         let ScanOptions { range, projection, reverse, rows_hint, snapshot: _ } = options;
         let single = range.is_row();
@@ -125,7 +125,7 @@ impl Tablet {
             projection,
             reverse,
             rows_hint,
-            row_bytes_max: limits::ROW_READ_BYTES_MAX,
+            row_bytes_max,
             tombstones: view.may_have_tombstones(),
         };
         let io = Arc::clone(&self.core.env.io);

@@ -161,3 +161,65 @@ fn what_is_large_or_has_waited_longest_is_flushed_before_thousands_of_small_memt
     while background::flush_round(&rig.engine).unwrap() > 0 {}
     assert!(order().is_empty());
 }
+
+/// Writes a row of one value of so many bytes.
+fn write_row(rig: &Rig, row: &str, value_bytes: usize) {
+    let put = Mutation::Put {
+        family: FamilyId(1),
+        qualifier: Bytes::from_static(b"q"),
+        timestamp: 1000,
+        value: Bytes::from(vec![7; value_bytes]),
+    };
+    let row = Bytes::copy_from_slice(row.as_bytes());
+    block_on(rig.tablet.apply(RowBatch { row, mutations: vec![put] })).unwrap();
+    block_on(rig.tablet.flush()).unwrap();
+}
+
+#[test]
+fn of_large_rows_that_are_locked_no_more_are_read_than_there_is_room_for() {
+    let (rig, _) = rig_of_small_memory(0);
+    for (row, value_bytes) in [("a", 300 << 10), ("b", 300 << 10), ("small", 1 << 10)] {
+        write_row(&rig, row, value_bytes);
+    }
+    let projection = Projection::all();
+    let read = |row: &'static str| rig.tablet.read_locked_row(row.as_bytes(), &projection);
+    let (first, room) = block_on(read("a")).unwrap();
+    assert_eq!(first.unwrap().bytes(), (300 << 10) + 1 + size_of::<crate::cell::Cell>() as u64);
+    let mut second = pin!(read("b"));
+    assert!((&mut second).now_or_never().is_none(), "a quarter of a megabyte has room for one");
+    assert!(block_on(read("small")).unwrap().0.is_some(), "small ones do not wait");
+    drop(room);
+    let (second, _) = second.now_or_never().expect("there is room").unwrap();
+    assert!(second.is_some());
+}
+
+#[test]
+fn a_row_that_was_read_has_room_for_its_bytes_and_one_that_is_too_large_for_none() {
+    let (memtable_bytes, memtables_total_bytes) = (1 << 20, 20 << 20);
+    let rig =
+        rig_with(EngineOptions { memtable_bytes, memtables_total_bytes, ..Default::default() });
+    let rows = ["a", "b", "c"];
+    for row in rows {
+        write_row(&rig, row, 300 << 10);
+    }
+    let projection = Projection::all();
+    let read = |row: &'static str| rig.tablet.read_locked_row(row.as_bytes(), &projection);
+    // Of five megabytes each takes four until it is known how large it is.
+    let rooms = rows.map(|row| read(row).now_or_never().expect("there is room").unwrap().1);
+    drop(rooms);
+    for column in 0..3 {
+        let put = Mutation::Put {
+            family: FamilyId(1),
+            qualifier: Bytes::copy_from_slice(format!("q{column}").as_bytes()),
+            timestamp: 1000,
+            value: Bytes::from(vec![7; 90 << 20]),
+        };
+        let batch = RowBatch { row: Bytes::from_static(b"huge"), mutations: vec![put] };
+        block_on(rig.tablet.apply(batch)).unwrap();
+        block_on(rig.tablet.flush()).unwrap();
+    }
+    for _ in 0..2 {
+        let error = read("huge").now_or_never().expect("there is room").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::RowTooLarge);
+    }
+}
