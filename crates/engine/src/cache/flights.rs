@@ -281,12 +281,13 @@ impl Future for Awaiting {
     /// Carries the load on. Whoever else does that now is waited for: it takes as long as a block takes to be
     /// decoded.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { load, at, ticket, fan: waits_at } = self.get_mut();
+        let Self { load, at, ticket: noted, fan: waits_at } = self.get_mut();
         let mut state = lock(&load.state);
         if let Stage::Landed(loaded) = &state.stage {
+            *noted = None;
             return Poll::Ready(loaded.at(*at));
         }
-        let ticket = *ticket.get_or_insert(state.tickets);
+        let ticket = *noted.get_or_insert(state.tickets);
         state.tickets = state.tickets.max(ticket.wrapping_add(1));
         let everyone = state.register(ticket, cx.waker());
         let Stage::Flying(departure) = &mut state.stage else { return Poll::Pending };
@@ -298,6 +299,7 @@ impl Future for Awaiting {
             None => departure.poll(cx),
         };
         let Poll::Ready(loaded) = polled else { return Poll::Pending };
+        *noted = None;
         // The cache has them now: who comes from here on finds them there.
         departure.leave(Arc::as_ptr(load));
         let result = loaded.at(*at);
@@ -316,9 +318,53 @@ impl Drop for Awaiting {
     /// A device may stand still for long, while its clients give up and try again: whoever went is not to be kept, with all that its task
     /// has.
     fn drop(&mut self) {
-        if let (Some(fan), Some(ticket)) = (&self.fan, self.ticket) {
-            let waker = lock(&fan.wakers).remove(&ticket);
-            drop(waker);
+        let Some(ticket) = self.ticket else { return };
+        let mut state = lock(&self.load.state);
+        let first = state.first.take_if(|(first, _)| *first == ticket);
+        let fan = self.fan.take().or_else(|| state.fan.clone());
+        drop(state);
+        let among_others = fan.and_then(|fan| lock(&fan.wakers).remove(&ticket));
+        // Their tasks may go with them, and wait for a load as well.
+        drop((first, among_others));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// A task that counts how often it is woken.
+    #[derive(Default)]
+    struct Task(AtomicUsize);
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn poll(awaiting: &mut Awaiting, task: &Arc<Task>) -> bool {
+        let waker = Waker::from(Arc::clone(task));
+        Pin::new(awaiting).poll(&mut Context::from_waker(&waker)).is_ready()
+    }
+
+    #[test]
+    fn who_gives_up_is_not_kept_and_those_who_wait_on_are_woken() {
+        for gives_up in 0..3 {
+            let leader = Leader::new();
+            let tasks: [Arc<Task>; 3] = Default::default();
+            let mut waiting: Vec<_> = tasks.iter().map(|_| leader.awaiting(0)).collect();
+            for (awaiting, task) in waiting.iter_mut().zip(&tasks) {
+                assert!(!poll(awaiting, task));
+            }
+            drop(waiting.remove(gives_up));
+            assert_eq!(Arc::strong_count(&tasks[gives_up]), 1, "nothing keeps it");
+            leader.land(Loaded::Many(Vec::new()));
+            let woken = tasks.each_ref().map(|task| task.0.load(Ordering::Relaxed));
+            let expected = [0, 1, 2].map(|task| usize::from(task != gives_up));
+            assert_eq!(woken, expected);
         }
     }
 }

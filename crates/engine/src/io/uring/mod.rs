@@ -12,8 +12,8 @@
 //!
 //! Guarantees: results in the order of the requests, each with its own error; a read that fails is tried
 //! once more ([`device`](super::device)); at most [`RING_READS_MAX`](ring::RING_READS_MAX) reads and
-//! [`RING_BYTES_MAX`](ring::RING_BYTES_MAX) bytes of buffers per ring, the rest in order behind them (a read
-//! that waits costs its request, which its caller would hold anyway); a future may be dropped at any time;
+//! [`RING_BYTES_MAX`](ring::RING_BYTES_MAX) bytes of buffers per ring, and one large read, part by part, the rest in
+//! order behind them (a read that waits costs its request, which its caller would hold anyway); a future may be dropped at any time;
 //! a thread is detached only when the kernel has let go of all its buffers.
 //!
 //! A thread that does nothing else while it reads says so ([`IoEngine::attach_blocking`]) and needs none of

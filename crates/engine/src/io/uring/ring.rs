@@ -4,9 +4,12 @@
 //!            push                        enter                         reap
 //! read_batch ───► queue ─┬─► slots ─► submission queue ─► kernel ─► completion queue ─► Batch
 //!                        │   (own file, buffer, batch)                │
-//!                        └─ beyond READS or BYTES in flight:          └─ short or failed: once more
-//!                           wait in order, without a buffer
+//!                        └─ beyond READS or BYTES in flight:          └─ short or failed: once more;
+//!                           wait in order, without a buffer               large: the next part
 //! ```
+//!
+//! Reads that the device takes several attempts for have a lane of their own, one at a time: none of the others waits behind
+//! them, nor for the room of their buffers.
 //!
 //! Memory: the kernel writes to a buffer from submission to completion, whatever becomes of the future
 //! that wanted it. So the slot owns the buffer and the file until the completion is reaped, and a ring
@@ -26,15 +29,15 @@ use rustix::io::Errno;
 use super::batch::{Batch, closed};
 use crate::error::{Error, Result};
 use crate::io::aligned::Haste;
-use crate::io::device::{Next, Read};
+use crate::io::device::{ATTEMPT_BYTES_MAX, Next, Read};
 use crate::io::{IoMetrics, ReadRequest};
 
 /// Reads that a ring gives the kernel at once. More than a fast device can overlap per core; what is beyond
 /// waits here in order, where an abandoned read can still be spared.
 pub(super) const RING_READS_MAX: usize = 256;
 
-/// Bytes of buffers of reads that the kernel has, per ring: 32 reads of the largest read-ahead (1 MiB). A
-/// larger read goes alone.
+/// Bytes of buffers of reads that the kernel has, per ring: 32 reads of the largest read-ahead (1 MiB). A large read comes on top, with
+/// the one buffer that it is wanted in.
 pub(super) const RING_BYTES_MAX: usize = 32 << 20;
 
 /// Unsubmitted reads that go to the kernel without waiting for the driver's turn. The tasks of a turn decode a
@@ -62,6 +65,11 @@ struct Waiting {
     request: ReadRequest,
     place: usize,
     batch: Arc<Batch>,
+}
+
+/// Whether the device takes more than one attempt for a read.
+fn is_large(request: &ReadRequest) -> bool {
+    request.len > ATTEMPT_BYTES_MAX
 }
 
 /// A read that the kernel has, or will have with the next submission.
@@ -103,8 +111,12 @@ pub(super) struct Ring {
     /// Slots whose submission the kernel has not taken yet, in the order of the submission queue.
     unsubmitted: VecDeque<usize>,
     in_flight: usize,
+    /// Of the buffers of all but the large one.
     bytes_in_flight: usize,
     waiting: VecDeque<Waiting>,
+    /// Large reads that wait, and whether there is one under way.
+    large: VecDeque<Waiting>,
+    has_large: bool,
     /// With so many of them, those that were given up are taken out.
     look_through_at: usize,
     /// Whoever is to be woken once the ring is not borrowed any more.
@@ -176,6 +188,8 @@ impl Ring {
             in_flight: 0,
             bytes_in_flight: 0,
             waiting: VecDeque::new(),
+            large: VecDeque::new(),
+            has_large: false,
             look_through_at: LOOK_THROUGH_READS,
             wakers: Vec::new(),
             reaped: Vec::with_capacity(RING_READS_MAX),
@@ -234,7 +248,7 @@ impl Ring {
     /// Reads that wait for their turn.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + self.large.len()
     }
 
     /// Whom to wake now that the ring is not borrowed any more. `spare` is an empty list to go on with.
@@ -245,13 +259,16 @@ impl Ring {
     /// Takes reads in: as many as fit go to the submission queue, the others wait. No system call.
     pub(super) fn push(&mut self, requests: Vec<ReadRequest>, batch: &Arc<Batch>) {
         for (place, request) in requests.into_iter().enumerate() {
-            self.waiting.push_back(Waiting { request, place, batch: Arc::clone(batch) });
+            let lane = if is_large(&request) { &mut self.large } else { &mut self.waiting };
+            lane.push_back(Waiting { request, place, batch: Arc::clone(batch) });
         }
         self.start_waiting();
-        if self.waiting.len() >= self.look_through_at {
+        if self.waiting.len() + self.large.len() >= self.look_through_at {
             // Those that were given up: of a device that stands still none gets its turn, while their clients try again.
             self.waiting.retain(|waiting| !waiting.batch.is_abandoned());
-            self.look_through_at = LOOK_THROUGH_READS.max(2 * self.waiting.len());
+            self.large.retain(|waiting| !waiting.batch.is_abandoned());
+            let left = self.waiting.len() + self.large.len();
+            self.look_through_at = LOOK_THROUGH_READS.max(2 * left);
         }
     }
 
@@ -259,24 +276,32 @@ impl Ring {
         self.wakers.extend(batch.complete(place, result));
     }
 
+    /// Whether there is room for a read that is not large.
     fn has_room(&self, bytes: usize) -> bool {
-        self.in_flight == 0
-            || (self.in_flight < RING_READS_MAX
-                && self.bytes_in_flight.saturating_add(bytes) <= RING_BYTES_MAX)
+        self.in_flight < RING_READS_MAX
+            && self.bytes_in_flight.saturating_add(bytes) <= RING_BYTES_MAX
+    }
+
+    /// The next read that there is room for.
+    fn next_waiting(&mut self) -> Option<Waiting> {
+        for lane in [&mut self.large, &mut self.waiting] {
+            // Nobody waits any more: spare the device, and whoever has room where this one has none.
+            while lane.pop_front_if(|next| next.batch.is_abandoned()).is_some() {}
+        }
+        let is_broken = self.broken.is_some();
+        if is_broken || !self.has_large && self.in_flight < RING_READS_MAX {
+            let large = self.large.pop_front();
+            if large.is_some() {
+                return large;
+            }
+        }
+        let bytes = self.waiting.front()?.request.len;
+        if is_broken || self.has_room(bytes) { self.waiting.pop_front() } else { None }
     }
 
     /// Starts reads that wait, in order, while there is room.
     fn start_waiting(&mut self) {
-        while let Some(next) = self.waiting.front() {
-            // Nobody waits any more: spare the device, and whoever has room where this one has none.
-            if next.batch.is_abandoned() {
-                self.waiting.pop_front();
-                continue;
-            }
-            if self.broken.is_none() && !self.has_room(next.request.len) {
-                return;
-            }
-            let Some(Waiting { request, place, batch }) = self.waiting.pop_front() else { return };
+        while let Some(Waiting { request, place, batch }) = self.next_waiting() {
             if let Some(errno) = self.broken {
                 self.complete(&batch, place, Err(broken(errno)));
                 continue;
@@ -300,11 +325,15 @@ impl Ring {
     /// Gives a read a slot and an entry of the submission queue.
     fn start(&mut self, read: InFlight) {
         let at = self.free;
-        // `has_room` has seen a free slot: there are as many as reads in flight may be.
+        // `next_waiting` has seen a free slot: there are as many as reads in flight may be.
         let Some(Slot::Free(next)) = self.slots.get(at) else { return };
         self.free = *next;
         self.in_flight += 1;
-        self.bytes_in_flight += read.read.memory_bytes();
+        if is_large(&read.request) {
+            self.has_large = true;
+        } else {
+            self.bytes_in_flight += read.read.memory_bytes();
+        }
         if let Some(slot) = self.slots.get_mut(at) {
             *slot = Slot::Busy(read);
         }
@@ -478,7 +507,11 @@ impl Ring {
         let Slot::Busy(read) = std::mem::replace(slot, Slot::Free(self.free)) else { return None };
         self.free = at;
         self.in_flight -= 1;
-        self.bytes_in_flight -= read.read.memory_bytes();
+        if is_large(&read.request) {
+            self.has_large = false;
+        } else {
+            self.bytes_in_flight -= read.read.memory_bytes();
+        }
         Some(read)
     }
 
@@ -525,7 +558,9 @@ impl Ring {
 
     /// Ends the ring: what waits is refused, what the kernel has is waited for and answered.
     pub(super) fn close(&mut self) {
-        for Waiting { place, batch, .. } in std::mem::take(&mut self.waiting) {
+        let all =
+            std::mem::take(&mut self.waiting).into_iter().chain(std::mem::take(&mut self.large));
+        for Waiting { place, batch, .. } in all {
             self.complete(&batch, place, Err(closed()));
         }
         /// How long to wait at a time; only so that a lost completion is noticed in the log.

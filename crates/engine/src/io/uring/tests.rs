@@ -209,6 +209,23 @@ fn a_large_read_that_is_given_up_keeps_no_smaller_one_from_its_room() {
 }
 
 #[test]
+fn small_reads_do_not_wait_behind_large_ones_which_go_one_by_one() {
+    attached(IoMode::Direct, |rig| async move {
+        let many = 2 * RING_BYTES_MAX / FILE_BYTES;
+        let large: Vec<_> = (0..many).map(|i| rig.request(i, FILE_BYTES)).collect();
+        let kept = rig.io.read_batch(large.clone());
+        let small = rig.io.read_batch(rig.requests(3));
+        let in_flight = || rig.io.id.with(|state| state.ring.in_flight()).unwrap();
+        assert_eq!(in_flight(), 1 + 3);
+        rig.check(&rig.requests(3), &small.await);
+        // Those that are given up make room, and what is behind them is read.
+        drop(rig.io.read_batch(large.clone()));
+        rig.check(&large, &kept.await);
+        rig.check(&large[..1], &rig.io.read_batch(large[..1].to_vec()).await);
+    });
+}
+
+#[test]
 fn the_reads_of_a_turn_share_system_calls() {
     attached(IoMode::Direct, |rig| async move {
         rig.read(1).await;
