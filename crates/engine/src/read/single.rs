@@ -509,7 +509,7 @@ impl RowSink for RowTaker<'_> {
     fn take(&mut self, row_prefix: &[u8], row: &RowInBlock<'_>) -> Result<bool> {
         self.take_with(row_prefix, |assembler, pinned| {
             let is_all = assembler.row_into(row, pinned, false)?;
-            Ok(is_all.then_some((row.records_hint(), assembler.bytes)))
+            Ok(is_all.then_some((row.records_about(), assembler.bytes)))
         })
     }
 
@@ -568,7 +568,7 @@ impl<'a, 's> PartTaker<'a, 's> {
 impl RowSink for PartTaker<'_, '_> {
     fn take(&mut self, _row_prefix: &[u8], row: &RowInBlock<'_>) -> Result<bool> {
         let part = self.assembler.part(row)?;
-        Ok(self.join(part, row.records_hint()))
+        Ok(self.join(part, row.records_about()))
     }
 
     fn take_in_memory(&mut self, _row_prefix: &[u8], row: &mut MemtableRow<'_>) -> Result<bool> {

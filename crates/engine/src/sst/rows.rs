@@ -78,6 +78,12 @@ impl<'a> RowInBlock<'a> {
         (self.first.left() + 1).min(RECORDS_HINT_MAX)
     }
 
+    /// Records of the row, about: whole groups count as full.
+    pub(crate) fn records_about(&self) -> usize {
+        let groups_behind = self.end_group.saturating_sub(self.first.group() + 1);
+        self.records_hint() + groups_behind * RECORDS_HINT_MAX
+    }
+
     /// Shows the records of the row in order until `each` says that it has seen enough.
     pub(crate) fn walk(&self, mut each: impl FnMut(&RowRecord<'_>) -> bool) -> Result<()> {
         let damaged = |m: Malformed| self.reader.damaged(self.offset, m.what);

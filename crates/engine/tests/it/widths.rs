@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::executor::block_on;
-use tepui_engine::cell::{FamilyId, Mutation, RowBatch, RowRange};
+use tepui_engine::cell::{FamilyId, Mutation, RowBatch, RowRange, TimestampRange};
 use tepui_engine::db::{Engine, EngineOptions};
 use tepui_engine::io::{FaultFiles, FaultOp, ManualClock, MemoryFiles};
+use tepui_engine::limits::SCAN_PROGRESS_RECORDS;
 use tepui_engine::read::Projection;
-use tepui_engine::tablet::{ReadView, Tablet};
+use tepui_engine::tablet::{ReadView, ScanOptions, Tablet};
 
 use crate::harness::{Rig, START_MICROS, env, open_started, plain_schema, put, scan, tiny_options};
 
@@ -160,4 +161,33 @@ fn cells_of_a_merged_row_do_not_each_keep_a_block() {
         let kept = cells.iter().filter(|c| !c.value.is_empty() && !c.value.is_unique()).count();
         assert!(kept < 300, "{kept} of {}", cells.len());
     }
+}
+
+#[test]
+fn progress_counts_all_cells_that_a_scan_passes_over() {
+    let mut options = EngineOptions { target_file_bytes: 8 << 20, ..tiny_options() };
+    options.sst.block_bytes = 16 << 10;
+    let rig = Rig::new(options, plain_schema(), 3);
+    let (rows, cells) = (120, 400);
+    for row in 0..rows {
+        let cells = (0..cells).map(|c| put(1, &format!("c{c:04}"), 1000, "v")).collect();
+        rig.apply(format!("row-{row:03}").as_bytes(), cells);
+    }
+    rig.apply(b"row-999", vec![put(1, "c", 9000, "found")]);
+    rig.engine.compact_fully().unwrap();
+    let timestamps = TimestampRange { start: 9000, end: 10_000 };
+    let options = ScanOptions {
+        range: RowRange::all(),
+        projection: Projection { timestamps, ..Projection::all() },
+        reverse: false,
+        rows_hint: None,
+        snapshot: None,
+    };
+    let mut stream = rig.tablet.scan(options).unwrap();
+    let mut marks = 0;
+    while block_on(stream.next()).unwrap().expect("the last row").cells.is_empty() {
+        marks += 1;
+    }
+    let expected = rows * cells / usize::try_from(SCAN_PROGRESS_RECORDS).unwrap();
+    assert!((expected..=expected + 1).contains(&marks), "{marks} marks, not {expected}");
 }
