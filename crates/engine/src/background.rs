@@ -260,6 +260,7 @@ fn keep_house(engine: &Engine) -> Option<Duration> {
 
 /// Keeps house, and removes files at this pace; 0 for none.
 fn keep_house_at(engine: &Engine, delete_bytes_per_second: u64) -> Option<Duration> {
+    engine.core().check_lock();
     engine.bound_memory();
     let more = engine.trim_log().then_some(Duration::ZERO);
     let core = engine.core();

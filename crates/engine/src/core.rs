@@ -173,6 +173,16 @@ impl Core {
         Self { lock: Mutex::new(Some(lock)), ..self }
     }
 
+    /// Whether the directory is there still: without it nothing that is written will be found again.
+    pub(crate) fn check_lock(&self) {
+        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let checked = lock.as_ref().map_or(Ok(()), |lock| lock.check());
+        drop(lock);
+        if let Err(error) = checked {
+            self.fail(&error);
+        }
+    }
+
     /// Lets the directory go.
     pub(crate) fn unlock(&self) {
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());

@@ -9,6 +9,8 @@
 //! ([`Files::open_immutable`]) past the page cache: what is worth memory is in the block cache, and would else be
 //! there twice; and copying into the page cache costs several times the processor time of a direct write. All
 //! others (logs, manifests, configuration) are read and written through it.
+//!
+//! The files of a directory that is locked are those of the one that was, whatever has its name by now ([`anchor`](super::anchor)).
 
 #![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "this is the file seam")]
 
@@ -26,6 +28,7 @@ use bytes::Bytes;
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 
+use super::anchor::{Anchor, Anchored, At};
 use super::device::{DeviceFile, READ_UNCHECKED_BYTES_MAX, read_blocking};
 #[cfg(target_os = "linux")]
 use super::direct::{DirectWritable, Refusal};
@@ -59,6 +62,8 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 pub struct LocalFiles {
     mode: IoMode,
     metrics: Arc<IoMetrics>,
+    /// The directory that is locked.
+    anchored: Anchored,
     /// Whether it was said that direct reads are refused.
     refusal_told: AtomicBool,
     /// Whether direct reads are taken, once that is known.
@@ -78,8 +83,13 @@ impl LocalFiles {
         Self { mode, ..Self::default() }
     }
 
+    /// Where the file with this name is reached.
+    fn at<'a>(&self, path: &'a Path) -> At<'a> {
+        self.anchored.at(path)
+    }
+
     fn open_buffered(&self, path: &Path) -> Result<LocalRandom> {
-        let file = File::open(path).map_err(|e| failed("open", path, &e))?;
+        let file = File::open(self.at(path)).map_err(|e| failed("open", path, &e))?;
         Ok(LocalRandom {
             file,
             path: path.to_owned(),
@@ -95,7 +105,7 @@ impl LocalFiles {
         use rustix::fs::{Advice, Mode, OFlags};
 
         let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
-        let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        let file = match rustix::fs::open(&*self.at(path), flags, Mode::empty()) {
             Ok(fd) => File::from(fd),
             Err(Errno::INVAL) => return Ok(None),
             Err(errno) => return Err(failed("open", path, &errno.into())),
@@ -144,11 +154,11 @@ impl LocalFiles {
 
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::DIRECT | OFlags::CLOEXEC;
-        let file = match rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)) {
+        let file = match rustix::fs::open(&*self.at(path), flags, Mode::from_raw_mode(0o666)) {
             Ok(fd) => File::from(fd),
             Err(Errno::INVAL) => {
                 // Some file systems have made the name by then.
-                if path.try_exists().map_err(|e| failed("stat", path, &e))? {
+                if self.exists(path)? {
                     self.remove(path)?;
                 }
                 return Ok(None);
@@ -207,7 +217,7 @@ pub(super) fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
 
 impl Files for LocalFiles {
     fn disk_space(&self, path: &Path) -> Result<Option<DiskSpace>> {
-        let stat = rustix::fs::statvfs(path)
+        let stat = rustix::fs::statvfs(&*self.at(path))
             .map_err(|errno| failed("ask for the free space at", path, &errno.into()))?;
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
         let space = DiskSpace { free: bytes(stat.f_bavail), total: bytes(stat.f_blocks) };
@@ -219,7 +229,7 @@ impl Files for LocalFiles {
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
-            .open(path)
+            .open(self.at(path))
             .map_err(|e| failed("create", path, &e))?;
         Ok(Box::new(LocalWritable {
             file,
@@ -279,7 +289,7 @@ impl Files for LocalFiles {
     fn truncate(&self, path: &Path, len: u64) -> Result<()> {
         let file = OpenOptions::new()
             .write(true)
-            .open(path)
+            .open(self.at(path))
             .map_err(|e| failed("open to truncate", path, &e))?;
         file.set_len(len).map_err(|e| failed("truncate", path, &e))?;
         file.sync_all().map_err(|e| failed("sync", path, &e))
@@ -287,7 +297,8 @@ impl Files for LocalFiles {
 
     fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
-        for entry in fs::read_dir(dir).map_err(|e| failed("list", dir, &e))? {
+        let at = self.at(dir);
+        for entry in fs::read_dir(&at).map_err(|e| failed("list", dir, &e))? {
             let entry = entry.map_err(|e| failed("list", dir, &e))?;
             // The engine's own names are ASCII: another name is a stranger's file.
             let Ok(name) = entry.file_name().into_string() else { continue };
@@ -295,7 +306,7 @@ impl Files for LocalFiles {
                 Ok(meta) => meta,
                 // Removed between the listing and the look at it.
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(e) => return Err(failed("stat", &entry.path(), &e)),
+                Err(e) => return Err(failed("stat", &dir.join(name), &e)),
             };
             let is_dir = meta.is_dir();
             entries.push(DirEntry { name, len: if is_dir { 0 } else { meta.len() }, is_dir });
@@ -305,69 +316,102 @@ impl Files for LocalFiles {
     }
 
     fn exists(&self, path: &Path) -> Result<bool> {
-        path.try_exists().map_err(|e| failed("stat", path, &e))
+        self.at(path).try_exists().map_err(|e| failed("stat", path, &e))
     }
 
     fn create_dir_all(&self, dir: &Path) -> Result<()> {
-        fs::create_dir_all(dir).map_err(|e| failed("create directory", dir, &e))
+        fs::create_dir_all(self.at(dir)).map_err(|e| failed("create directory", dir, &e))
     }
 
     fn create_private_dir(&self, dir: &Path) -> Result<()> {
         if let Some(above) = dir.parent() {
             self.create_dir_all(above)?;
         }
-        match fs::DirBuilder::new().mode(PRIVATE_MODE).create(dir) {
-            Err(e) if !dir.is_dir() => Err(failed("create directory", dir, &e)),
+        let at = self.at(dir);
+        match fs::DirBuilder::new().mode(PRIVATE_MODE).create(&at) {
+            Err(e) if !at.is_dir() => Err(failed("create directory", dir, &e)),
             _ => Ok(()),
         }
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        fs::rename(from, to).map_err(|e| {
+        fs::rename(self.at(from), self.at(to)).map_err(|e| {
             Error::io(format_args!("rename {} to {}", from.display(), to.display()), &e)
         })
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
-        fs::remove_file(path).map_err(|e| failed("remove", path, &e))
+        fs::remove_file(self.at(path)).map_err(|e| failed("remove", path, &e))
     }
 
     fn remove_large(&self, path: &Path) -> Result<Removed> {
-        super::pieces::remove(path).map_err(|e| failed("remove", path, &e))
+        super::pieces::remove(&self.at(path)).map_err(|e| failed("remove", path, &e))
     }
 
     fn remove_dir(&self, dir: &Path) -> Result<()> {
-        fs::remove_dir(dir).map_err(|e| failed("remove directory", dir, &e))
+        fs::remove_dir(self.at(dir)).map_err(|e| failed("remove directory", dir, &e))
     }
 
     fn open_dir(&self, dir: &Path) -> Result<Box<dyn Directory>> {
         // The parent of a relative one-part path is the empty path, which means "here".
         let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-        let file = File::open(dir).map_err(|e| failed("open directory", dir, &e))?;
+        let file = File::open(self.at(dir)).map_err(|e| failed("open directory", dir, &e))?;
         Ok(Box::new(LocalDirectory { file, path: dir.to_owned() }))
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        let file = opened.map_err(|e| failed("open to lock", path, &e))?;
-        lock_file(file, path, FlockOperation::NonBlockingLockExclusive)
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        self.lock_with(path, &options, FlockOperation::NonBlockingLockExclusive)
     }
 
     fn lock_to_read(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        let file = File::open(path).map_err(|e| failed("open to lock", path, &e))?;
         // Shared: over NFS, an exclusive lock takes a file that is open for writing.
-        lock_file(file, path, FlockOperation::NonBlockingLockShared)
+        let mut options = OpenOptions::new();
+        options.read(true);
+        self.lock_with(path, &options, FlockOperation::NonBlockingLockShared)
     }
 }
 
-fn lock_file(file: File, path: &Path, operation: FlockOperation) -> Result<Box<dyn FileLock>> {
-    match rustix::fs::flock(&file, operation) {
-        Ok(()) => Ok(Box::new(LocalLock { _file: file })),
-        Err(Errno::WOULDBLOCK) => Err(Error::new(
-            ErrorKind::Locked,
-            format!("{} is locked: another process uses this directory", path.display()),
-        )),
-        Err(errno) => Err(failed("lock", path, &errno.into())),
+impl LocalFiles {
+    /// Locks a file and the directory that it is in: the file alone could be removed, and made anew by who locks that one.
+    fn lock_with(
+        &self,
+        path: &Path,
+        options: &OpenOptions,
+        operation: FlockOperation,
+    ) -> Result<Box<dyn FileLock>> {
+        let dir = path.parent().unwrap_or(Path::new(""));
+        let opened = Anchor::new(dir).map_err(|e| failed("open directory", dir, &e))?;
+        let anchored = Anchored::default();
+        if let Some(anchor) = &opened {
+            anchored.add(anchor);
+        }
+        let file = options.open(anchored.at(path)).map_err(|e| failed("open to lock", path, &e))?;
+        let here = anchored.at(dir);
+        let here = if here.as_os_str().is_empty() { Path::new(".") } else { &here };
+        let dir_file = File::open(here).map_err(|e| failed("open directory", dir, &e))?;
+        let locked = rustix::fs::flock(&file, operation).and_then(|()| {
+            match rustix::fs::flock(&dir_file, operation) {
+                Err(Errno::WOULDBLOCK) => Err(Errno::WOULDBLOCK),
+                // A file system, NFS for one, that locks no directories.
+                _ => Ok(()),
+            }
+        });
+        match locked {
+            Ok(()) => {
+                if let Some(anchor) = &opened {
+                    self.anchored.add(anchor);
+                }
+                let path = dir.to_owned();
+                Ok(Box::new(LocalLock { _files: [file, dir_file], anchor: opened, path }))
+            }
+            Err(Errno::WOULDBLOCK) => Err(Error::new(
+                ErrorKind::Locked,
+                format!("{} is locked: another process uses this directory", path.display()),
+            )),
+            Err(errno) => Err(failed("lock", path, &errno.into())),
+        }
     }
 }
 
@@ -387,13 +431,24 @@ impl Directory for LocalDirectory {
     }
 }
 
-/// The lock goes with the descriptor.
+/// The locks go with their descriptors.
 #[derive(Debug)]
 struct LocalLock {
-    _file: File,
+    _files: [File; 2],
+    anchor: Option<Arc<Anchor>>,
+    /// The directory.
+    path: PathBuf,
 }
 
-impl FileLock for LocalLock {}
+impl FileLock for LocalLock {
+    fn check(&self) -> Result<()> {
+        if self.anchor.as_ref().is_some_and(|anchor| anchor.is_removed()) {
+            let text = format!("{} was removed while it was in use", self.path.display());
+            return Err(Error::new(ErrorKind::Io, text));
+        }
+        Ok(())
+    }
+}
 
 /// Reserves space for the bytes `from` to `to` of a file, where its file system can. Only what it has not: XFS wants all of the range
 /// to be free, whatever the file has of it.

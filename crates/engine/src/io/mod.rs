@@ -5,6 +5,7 @@
 //! std versions elsewhere.
 
 mod aligned;
+mod anchor;
 mod clock;
 mod device;
 #[cfg(target_os = "linux")]
@@ -191,8 +192,9 @@ pub trait Files: Send + Sync + Debug {
     fn sync_dir(&self, dir: &Path) -> Result<()> {
         self.open_dir(dir)?.sync()
     }
-    /// Takes an exclusive advisory lock on a file, creating it; `Locked` where another holder has it.
-    /// Held until the guard is dropped or the process ends.
+    /// Takes an exclusive advisory lock on a file, creating it, and on the directory that it is in; `Locked` where another
+    /// holder has it. Held until the guard is dropped or the process ends; meanwhile names in that directory are those of the directory that
+    /// was locked, wherever it is moved.
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>>;
     /// Keeps those out who [lock](Self::lock) a file, which exists and need not be writable: for who only reads.
     fn lock_to_read(&self, path: &Path) -> Result<Box<dyn FileLock>> {
@@ -207,7 +209,12 @@ pub trait Directory: Send + Debug {
 }
 
 /// Keeps a lock on a file while it lives.
-pub trait FileLock: Send + Sync + Debug {}
+pub trait FileLock: Send + Sync + Debug {
+    /// An error where what was locked is there no more.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+}
 
 /// A file being written from its beginning to its end.
 pub trait WritableFile: Send + Debug {

@@ -15,6 +15,7 @@ mod harness;
 mod jobs;
 mod metamorphic;
 mod model;
+mod moved;
 mod newer;
 mod newest;
 mod offline;
