@@ -536,7 +536,9 @@ impl Claim {
         let given_up = self.pick.gives_up(&view.version, &view.shape);
         let at_fault = self.pick.inputs.iter().filter(|file| is_at_fault(file));
         let files = given_up.filter(|file| !is_at_fault(file)).chain(at_fault);
-        for file in files {
+        // One that was cut is there several times.
+        let mut noted = HashSet::new();
+        for file in files.filter(|file| noted.insert(file.id)) {
             let last = jobs.failed_until.get(&file.id).map_or(0, |(_, wait)| *wait);
             let is_awaited = file.level == 0 || error.kind() != ErrorKind::Corruption;
             let max = if is_awaited { AWAITED_WAIT_MICROS_MAX } else { ALONE_WAIT_MICROS_MAX };
@@ -553,7 +555,8 @@ impl Claim {
         let view = self.tablet.view.load();
         jobs.forget_failures(now, &view.files);
         let failed = &mut jobs.failed_for_space;
-        for file in &self.pick.inputs {
+        let mut noted = HashSet::new();
+        for file in self.pick.inputs.iter().filter(|file| noted.insert(file.id)) {
             let last = failed.get(&file.id).filter(|_| !put_off).map_or(0, |(_, wait)| *wait);
             let wait = longer_wait(last);
             failed.insert(file.id, (now.saturating_add(wait), wait));

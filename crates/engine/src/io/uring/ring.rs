@@ -521,7 +521,8 @@ impl Ring {
         let mut reaped = std::mem::take(&mut self.reaped);
         reaped.extend(self.uring.completion().map(|e| (e.user_data() as usize, e.result())));
         for (at, result) in reaped.drain(..) {
-            let Some(Slot::Busy(InFlight { request, read, before, .. })) = self.slots.get_mut(at)
+            let Some(Slot::Busy(InFlight { request, read, before, batch, .. })) =
+                self.slots.get_mut(at)
             else {
                 continue;
             };
@@ -535,7 +536,9 @@ impl Ring {
             };
             let file = request.file.as_ref();
             let next = read.advance(file, &self.metrics, *before, file.answer(attempt));
-            if matches!(next, Next::Again) && self.broken.is_none() {
+            // The rest of a large one that nobody waits for any more is not read: others wait for its lane.
+            let is_left = is_large(request) && batch.is_abandoned();
+            if matches!(next, Next::Again) && self.broken.is_none() && !is_left {
                 self.attempt(at);
                 continue;
             }
@@ -544,7 +547,7 @@ impl Ring {
             let result = match next {
                 Next::Done => Ok(read.finish()),
                 Next::Failed(error) => Err(error),
-                // On a ring that broke, where the read has been answered.
+                // On a ring that broke, where the read has been answered, or for nobody.
                 Next::Again => Err(closed()),
             };
             self.complete(&batch, place, result);

@@ -218,10 +218,20 @@ fn small_reads_do_not_wait_behind_large_ones_which_go_one_by_one() {
         let in_flight = || rig.io.id.with(|state| state.ring.in_flight()).unwrap();
         assert_eq!(in_flight(), 1 + 3);
         rig.check(&rig.requests(3), &small.await);
-        // Those that are given up make room, and what is behind them is read.
-        drop(rig.io.read_batch(large.clone()));
         rig.check(&large, &kept.await);
-        rig.check(&large[..1], &rig.io.read_batch(large[..1].to_vec()).await);
+    });
+}
+
+#[test]
+fn of_a_large_read_that_is_given_up_the_rest_is_not_read() {
+    attached(IoMode::Direct, |rig| async move {
+        let large = || vec![rig.request(0, FILE_BYTES)];
+        let before = rig.figures().reads;
+        let given_up = rig.io.read_batch(large());
+        let kept = rig.io.read_batch(large());
+        drop(given_up);
+        rig.check(&large(), &kept.await);
+        assert_eq!(rig.figures().reads - before, 1);
     });
 }
 

@@ -449,6 +449,25 @@ fn a_damaged_file_of_level_zero_is_left_alone_for_ever_longer_and_what_was_with_
 }
 
 #[test]
+fn a_file_that_was_cut_waits_no_longer_than_a_whole_one() {
+    let (rig, files, clock) = rig_on_disk();
+    rig.write(&["a", "b", "c", "d", "e"]);
+    rig.engine.compact_fully().unwrap();
+    for row in ["b", "d"] {
+        block_on(rig.tablet.drop_rows(RowRange::row(row.as_bytes()))).unwrap();
+    }
+    let ids: Vec<_> = rig.tablet.version().level(6).iter().map(|file| file.id).collect();
+    assert_eq!(ids, [ids[0]; 3], "one file in three pieces");
+    files.inject(Fault::new(FaultOp::Read).on_path(".sst").sticky());
+    for wait in [FAILED_WAIT_MICROS, 2 * FAILED_WAIT_MICROS] {
+        rig.claim_fully().run().unwrap_err();
+        let until = rig.tablet.jobs().failed_until[&ids[0]].0;
+        assert_eq!(until - clock.monotonic_micros(), wait);
+        clock.advance_micros(wait);
+    }
+}
+
+#[test]
 fn files_of_a_failed_compaction_wait_the_longer_the_less_it_is_likely_to_pass() {
     let unwritten = |kind| Fault::new(FaultOp::Create).on_path(".sst").kind(kind).sticky();
     let unread = Fault::new(FaultOp::Read).on_path(".sst").sticky();

@@ -186,7 +186,10 @@ fn of_large_rows_that_are_locked_no_more_are_read_than_there_is_room_for() {
     let (first, room) = block_on(read("a")).unwrap();
     assert_eq!(first.unwrap().bytes(), (300 << 10) + 1 + size_of::<crate::cell::Cell>() as u64);
     let mut second = pin!(read("b"));
-    assert!((&mut second).now_or_never().is_none(), "a quarter of a megabyte has room for one");
+    assert!(
+        (&mut second).now_or_never().is_none(),
+        "less than a quarter of a megabyte is room for one"
+    );
     assert!(block_on(read("small")).unwrap().0.is_some(), "small ones do not wait");
     drop(room);
     let (second, _) = second.now_or_never().expect("there is room").unwrap();
@@ -195,7 +198,7 @@ fn of_large_rows_that_are_locked_no_more_are_read_than_there_is_room_for() {
 
 #[test]
 fn a_row_that_was_read_has_room_for_its_bytes_and_one_that_is_too_large_for_none() {
-    let (memtable_bytes, memtables_total_bytes) = (1 << 20, 20 << 20);
+    let (memtable_bytes, memtables_total_bytes) = (1 << 20, 80 << 20);
     let rig =
         rig_with(EngineOptions { memtable_bytes, memtables_total_bytes, ..Default::default() });
     let rows = ["a", "b", "c"];
@@ -222,4 +225,20 @@ fn a_row_that_was_read_has_room_for_its_bytes_and_one_that_is_too_large_for_none
         let error = read("huge").now_or_never().expect("there is room").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::RowTooLarge);
     }
+}
+
+#[test]
+fn rows_that_are_less_large_do_not_wait_behind_the_largest() {
+    let (rig, _) = rig_of_small_memory(0);
+    write_row(&rig, "large", 5 << 20);
+    write_row(&rig, "middling", 300 << 10);
+    let projection = Projection::all();
+    let read = |row: &'static str| rig.tablet.read_locked_row(row.as_bytes(), &projection);
+    let (_, room) = block_on(read("large")).unwrap();
+    let mut second = pin!(read("large"));
+    assert!((&mut second).now_or_never().is_none());
+    let middling = read("middling").now_or_never().expect("there is room");
+    assert!(middling.unwrap().0.is_some());
+    drop(room);
+    assert!(second.now_or_never().expect("there is room").unwrap().0.is_some());
 }
