@@ -8,8 +8,8 @@
 //!
 //! The work, and the memory that it is for, stays with who waits until the helper begins it. Who goes away takes it along, and who
 //! has waited for as long as the helper's [patience](Helper::patience) carries it out, and from then on the rest of what its request has.
-//! What may take seconds has a line of its own, and is nobody else's to carry out: nothing that takes milliseconds waits behind it, neither
-//! there nor here.
+//! What may take seconds has a [helper of its own](SlowHelper), and is nobody else's to carry out: nothing that takes milliseconds waits
+//! behind it, neither there nor here. A thread that is a helper itself may have that one, too.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,11 +27,6 @@ pub trait Helper: Send + Sync {
     /// Carries out a piece of work, of a request to this tablet, when it comes to it.
     fn carry_out(&self, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>);
 
-    /// The same for what may take seconds: among the rest where that has no line of its own.
-    fn carry_out_slow(&self, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>) {
-        self.carry_out(tablet, work);
-    }
-
     /// Resolves when work has waited for it long enough: it may be at other work for long, or lack a processor.
     fn patience(&self) -> BoxFuture<'static, ()>;
 
@@ -41,8 +36,15 @@ pub trait Helper: Send + Sync {
     }
 }
 
+/// What carries out what may take seconds, one after the other.
+pub trait SlowHelper: Send + Sync {
+    /// Carries out a piece of work, of a request to this tablet, when it comes to it.
+    fn carry_out(&self, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>);
+}
+
 thread_local! {
     static OWN: RefCell<Option<Arc<dyn Helper>>> = const { RefCell::new(None) };
+    static SLOW: RefCell<Option<Arc<dyn SlowHelper>>> = const { RefCell::new(None) };
 }
 
 /// This thread has a helper until this is dropped. One at a time.
@@ -59,6 +61,23 @@ pub fn lend(helper: Arc<dyn Helper>) -> Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         OWN.set(None);
+    }
+}
+
+/// This thread has a helper for what is slow until this is dropped. One at a time.
+#[derive(Debug)]
+#[must_use]
+pub struct LentSlow(());
+
+/// Lends a helper to this thread, for [`carry_out_slow`].
+pub fn lend_slow(helper: Arc<dyn SlowHelper>) -> LentSlow {
+    SLOW.set(Some(helper));
+    LentSlow(())
+}
+
+impl Drop for LentSlow {
+    fn drop(&mut self) {
+        SLOW.set(None);
     }
 }
 
@@ -131,15 +150,22 @@ impl Aside {
     }
 }
 
-/// What `work`, for a request to `tablet`, which may take seconds, comes to: on this thread's helper, behind what others have of such; here
-/// only where there is none.
+/// What `work`, for a request to `tablet`, which may take seconds, comes to: on this thread's helper for such work, behind what others have
+/// of it; on that for all else where there is none, and here only where there is neither.
 pub async fn carry_out_slow<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
     tablet: Option<TabletId>,
     work: F,
 ) -> Result<T> {
-    let Some(helper) = OWN.with_borrow(Option::clone) else { return Ok(work()) };
+    let (slow, own) = (SLOW.with_borrow(Option::clone), OWN.with_borrow(Option::clone));
+    if slow.is_none() && own.is_none() {
+        return Ok(work());
+    }
     let (waiting, begin, result) = offer(work);
-    helper.carry_out_slow(tablet, begin);
+    match (slow, own) {
+        (Some(helper), _) => helper.carry_out(tablet, begin),
+        (None, Some(helper)) => helper.carry_out(tablet, begin),
+        (None, None) => {}
+    }
     result.await.map_err(|_| waiting.failed())
 }
 

@@ -40,21 +40,24 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Starts one, which tells which tablet it works for, and that it has ended.
+    /// Starts one, which tells which tablet it works for, and that it has ended. What it meets that is slow it leaves to `slow`.
     pub fn start(
         spawner: &dyn Spawner,
         name: &str,
         working: Arc<Working>,
         alive: Alive,
+        slow: Option<&Self>,
     ) -> Result<(Self, Box<dyn JoinHandle>)> {
         let runtime = runtime::build_core().map_err(|error| {
             Error::internal(format!("cannot start a helper's runtime: {error}"))
         })?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
+        let slow = slow.map(|slow| Slow(slow.runtime.clone()));
         let work = move || {
             // Told of when the runtime is gone, too.
             let (_alive, runtime) = (alive, runtime);
+            let _lent = slow.map(|slow| aside::lend_slow(Arc::new(slow)));
             activity::publish(working);
             drop(runtime.spawn(relay::serve()));
             // Nothing is ever sent.
@@ -74,6 +77,7 @@ thread_local! {
 #[must_use]
 pub struct Lent {
     _aside: aside::Lent,
+    _aside_slow: aside::LentSlow,
     _slow: Helper,
 }
 
@@ -83,18 +87,26 @@ pub fn lend(helper: Helper, slow: Helper) -> Lent {
 }
 
 fn lend_for((helper, slow): (Helper, Helper), patience: Duration) -> Lent {
-    let beside = Beside { runtime: helper.runtime.clone(), slow: slow.runtime.clone(), patience };
+    let beside = Beside { runtime: helper.runtime.clone(), patience };
+    let beside_slow = Slow(slow.runtime.clone());
     OWN.with(|own| own.replace(Some(helper)));
-    Lent { _aside: aside::lend(Arc::new(beside)), _slow: slow }
+    Lent {
+        _aside: aside::lend(Arc::new(beside)),
+        _aside_slow: aside::lend_slow(Arc::new(beside_slow)),
+        _slow: slow,
+    }
 }
 
 /// What helpers carry out in pieces, one among its large requests.
 #[derive(Debug)]
 struct Beside {
     runtime: Handle,
-    slow: Handle,
     patience: Duration,
 }
+
+/// The helper for what is slow.
+#[derive(Debug)]
+struct Slow(Handle);
 
 /// Carries out a piece on a helper.
 fn carry_out_on(helper: &Handle, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>) {
@@ -109,16 +121,18 @@ impl aside::Helper for Beside {
         carry_out_on(&self.runtime, tablet, work);
     }
 
-    fn carry_out_slow(&self, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>) {
-        carry_out_on(&self.slow, tablet, work);
-    }
-
     fn patience(&self) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(self.patience))
     }
 
     fn others_first(&self) -> BoxFuture<'static, ()> {
         Box::pin(turn::others_first())
+    }
+}
+
+impl aside::SlowHelper for Slow {
+    fn carry_out(&self, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>) {
+        carry_out_on(&self.0, tablet, work);
     }
 }
 
@@ -186,12 +200,12 @@ mod tests {
     /// The same, where the helper says what it works for.
     fn on_a_core_working<T: 'static>(working: Arc<Working>, work: impl AsyncFnOnce() -> T) -> T {
         let (one_ended, _) = watch::channel(false);
-        let start = || {
+        let start = |slow: Option<&Helper>| {
             let (alive, _) = Alive::new(&one_ended);
-            Helper::start(&ThreadSpawner, "helper", Arc::clone(&working), alive).unwrap()
+            Helper::start(&ThreadSpawner, "helper", Arc::clone(&working), alive, slow).unwrap()
         };
-        let (helper, thread) = start();
-        let (slow, slow_thread) = start();
+        let (slow, slow_thread) = start(None);
+        let (helper, thread) = start(Some(&slow));
         let lent = lend_for((helper, slow), Duration::from_mins(10));
         let said = runtime::build_core().unwrap().block_on(work());
         drop(lent);
@@ -239,7 +253,10 @@ mod tests {
     fn a_core_and_its_large_requests_wait_for_nothing_that_is_slow() {
         on_a_core(async || {
             let (go_on, held) = std::sync::mpsc::channel::<()>();
-            let slow = aside::carry_out_slow(None, move || held.recv());
+            // Of a large request, which its helper carries out.
+            let work =
+                move || async move { aside::carry_out_slow(None, move || held.recv()).await };
+            let slow = carry_out(hold_of(&request_of(LARGE_REQUEST_ROOM_BYTES)), work);
             let (go_on, meanwhile) = (go_on, async {
                 let own = thread::current().id();
                 assert_ne!(thread_of(LARGE_REQUEST_ROOM_BYTES).await, own);
@@ -251,7 +268,7 @@ mod tests {
                 go_on.send(()).unwrap();
             };
             let (slow, ()) = tokio::join!(slow, meanwhile);
-            slow.unwrap().unwrap();
+            slow.unwrap().unwrap().unwrap();
         });
     }
 

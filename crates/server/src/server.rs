@@ -278,13 +278,15 @@ fn start_over(
         let runtime = runtime::build_core().map_err(cannot_run)?;
         let workers = Arc::clone(&workers);
         let core = runtime::Core { services, streams, windows, door, working: working() };
-        let mut help = |name: String| {
+        let mut help = |name: String, slow: Option<&Helper>| {
             let (alive, end) = Alive::new(&one_ended);
-            let (helper, handle) = Helper::start(env.spawner.as_ref(), &name, working(), alive)?;
+            let spawner = env.spawner.as_ref();
+            let (helper, handle) = Helper::start(spawner, &name, working(), alive, slow)?;
             threads.push(Thread { name, handle, end });
             Ok::<_, Error>(helper)
         };
-        let (helper, slow) = (help(format!("tepui-large-{i}"))?, help(format!("tepui-slow-{i}"))?);
+        let slow = help(format!("tepui-slow-{i}"), None)?;
+        let helper = help(format!("tepui-large-{i}"), Some(&slow))?;
         let (alive, end) = Alive::new(&one_ended);
         let work = move || {
             let _alive = alive;

@@ -490,7 +490,7 @@ impl Hold {
         let (pool, units) = gate.beside(beyond, lasts);
         let room = match pool.try_take(units) {
             Some(room) => room,
-            None => self.wait_beside(gate, beyond, lasts).await?,
+            None => self.wait_beside(gate, pool, units).await?,
         };
         self.0.rooms().decoded = Some(room);
         Ok(())
@@ -519,7 +519,8 @@ impl Hold {
         };
         if let Some(gate) = &self.0.gate {
             // Boxed, so that requests that need none stay small.
-            let room = Box::pin(self.wait_beside(gate, bytes, lasts)).await?;
+            let (pool, units) = self.beside_decoded(gate, bytes, lasts);
+            let room = Box::pin(self.wait_beside(gate, pool, units)).await?;
             self.0.rooms().filter = Some(room);
         }
         compile()
@@ -530,21 +531,31 @@ impl Hold {
         let Some(gate) = self.0.gate.as_ref().filter(|_| bytes > FILTER_FREE_BYTES) else {
             return true;
         };
-        let (pool, units) = gate.beside(bytes, lasts);
+        let (pool, units) = self.beside_decoded(gate, bytes, lasts);
         let room = pool.try_take(units);
         let has_room = room.is_some();
         self.0.rooms().filter = room;
         has_room
     }
 
+    /// The part that has room for a filter, and how much of it that takes: no more than the request leaves of it by itself, which would be
+    /// waited for in vain.
+    fn beside_decoded<'a>(&self, gate: &'a Gate, bytes: u64, lasts: bool) -> (&'a Arc<Pool>, u32) {
+        let (pool, units) = gate.beside(bytes, lasts);
+        let rooms = self.0.rooms();
+        let mine = rooms.decoded.iter().filter(|room| Arc::ptr_eq(room.semaphore(), &pool.free));
+        let mine: usize = mine.map(OwnedSemaphorePermit::num_permits).sum();
+        let left = pool.units.saturating_sub(u32::try_from(mine).unwrap_or(u32::MAX));
+        (pool, units.min(left))
+    }
+
     /// Waits for room beside that for messages.
     async fn wait_beside(
         &self,
         gate: &Gate,
-        bytes: u64,
-        lasts: bool,
+        pool: &Arc<Pool>,
+        units: u32,
     ) -> Result<OwnedSemaphorePermit, Status> {
-        let (pool, units) = gate.beside(bytes, lasts);
         let room = gate.wait(pool, units, Instant::now() + REQUEST_WAIT);
         match self.deadline() {
             Some(deadline) => tokio::select! {

@@ -438,6 +438,19 @@ async fn a_filter_has_its_room_or_is_let_go_of_while_that_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_filter_waits_for_no_room_that_its_own_request_has() {
+    let gate = Arc::new(Gate::new(4 << 20, 2 << 20, 4 << 20));
+    let connection = Arc::new(Streams::new(1 << 20)).connection();
+    for lasts in [false, true] {
+        let hold = Hold::new(Some(Arc::clone(&gate)), Arc::clone(&connection), None);
+        hold.make_room_to_decode(u64::MAX, lasts).await.unwrap();
+        let compiled = hold.in_room_for_filter(|| Ok(()), |()| 700_000, lasts).await;
+        compiled.expect("all of the room is its own");
+    }
+    assert_eq!(gate.figures().bytes, 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deadline_ends_a_request_of_which_only_the_head_came() {
     let gate = Arc::new(Gate::new(4 << 20, 1 << 20, 4 << 20));
     let timeout = [(http::HeaderName::from_static("grpc-timeout"), "70m".parse().unwrap())];
