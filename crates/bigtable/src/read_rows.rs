@@ -54,6 +54,13 @@ const POINT_READS_BYTES_MAX: usize = 16 << 20;
 /// The same, at least, however little room the caller has: sixteen rows of 4 KiB.
 const POINT_READS_BYTES_MIN: usize = 64 << 10;
 
+/// Rows are taken to be as large as the largest of late, which each row makes smaller by this part: behind one of a megabyte, rows of a
+/// kilobyte are read one by one twenty times, and not to the end. Lower: a table of which every tenth row is large reads too much ahead.
+const LARGEST_FADES: usize = 8;
+
+/// Where there was no room for what was read ahead, each row that is read makes what may be by this part larger: twice as much after 45.
+const AHEAD_GROWS: usize = 64;
+
 /// Rows looked at between two messages, at most. A filter that lets nothing pass thus still tells the
 /// client where a retry may start, and gives the thread back to others.
 const LOOKED_AT_ROWS_MAX: u64 = 10_000;
@@ -320,18 +327,18 @@ impl ReadRows {
     /// Reads no more ahead than so many bytes, roughly, but for rows that are small.
     pub fn read_ahead_at_most(&mut self, bytes: usize) {
         if let Some(reader) = &mut self.reader {
-            reader.ahead_bytes_max = bytes.clamp(POINT_READS_BYTES_MIN, POINT_READS_BYTES_MAX);
+            let bytes = bytes.clamp(POINT_READS_BYTES_MIN, POINT_READS_BYTES_MAX);
+            (reader.ahead_bytes_max, reader.room_bytes) = (bytes, bytes);
         }
     }
 
-    /// Lets go of the rows that were read ahead, for which there is no room, and reads half as far ahead from now on. They
-    /// are read again.
+    /// Lets go of the rows that were read ahead, for which there is no room, and reads half as far ahead, which grows again with what is
+    /// read. They are read again.
     pub fn drop_ahead(&mut self) {
         if let Some(reader) = &mut self.reader
             && reader.drop_ahead()
         {
-            let half = reader.ahead_bytes_max / 2;
-            self.read_ahead_at_most(half);
+            reader.ahead_bytes_max = (reader.ahead_bytes_max / 2).max(POINT_READS_BYTES_MIN);
         }
     }
 
@@ -408,10 +415,11 @@ struct RowReader {
     scan: Option<Box<Scan>>,
     /// Single rows to read at once, at most, as far as those that were read have shown.
     point_reads_max: usize,
-    /// Bytes of the largest single row so far.
+    /// Bytes of the largest single row of late.
     largest_row_bytes: usize,
-    /// Bytes of rows to read ahead, at most.
+    /// Bytes of rows to read ahead, at most: what the caller has room for, and less after there was none.
     ahead_bytes_max: usize,
+    room_bytes: usize,
     /// Bytes that the start of a scan copies.
     scan_start_bytes: usize,
     /// The tablet that was read last.
@@ -462,6 +470,7 @@ impl RowReader {
             point_reads_max: POINT_READS_FIRST,
             largest_row_bytes: 1,
             ahead_bytes_max: POINT_READS_BYTES_MAX,
+            room_bytes: POINT_READS_BYTES_MAX,
             scan_start_bytes: projection_bytes(projection),
             tablet: None,
         }
@@ -537,15 +546,19 @@ impl RowReader {
                 if let Some(shared) = &self.shared {
                     shared.read_bytes.fetch_sub(bytes, Ordering::Relaxed);
                 }
-                self.largest_row_bytes = self.largest_row_bytes.max(bytes);
+                self.learn(bytes);
                 return Ok(Some(seen));
             }
             match self.pieces.pop() {
                 None => return Ok(None),
-                // The only single row of its run: read without a box around the future.
+                // The only single row of its run, or the only one that there is room for: read without a box around the future.
                 Some(Piece::Row(tablet, row)) => {
                     self.tablet = Some(tablet.id());
-                    return read_point(tablet, row, projection).await.map(Some);
+                    let seen = read_point(tablet, row, projection).await?;
+                    if !self.pieces.is_empty() {
+                        self.learn(seen.row_bytes());
+                    }
+                    return Ok(Some(seen));
                 }
                 Some(Piece::Range(tablet, range)) => {
                     let options = ScanOptions {
@@ -562,6 +575,14 @@ impl RowReader {
                 }
             }
         }
+    }
+
+    /// A single row of so many bytes was read: what it was before says ever less of those that come.
+    fn learn(&mut self, row_bytes: usize) {
+        let before = self.largest_row_bytes;
+        self.largest_row_bytes = row_bytes.max(before - before / LARGEST_FADES);
+        let more = self.ahead_bytes_max / AHEAD_GROWS;
+        self.ahead_bytes_max = self.ahead_bytes_max.saturating_add(more).min(self.room_bytes);
     }
 
     /// Starts reads of the single rows at the head of the pieces, where there is more than one of them,

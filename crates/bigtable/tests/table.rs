@@ -1578,6 +1578,26 @@ async fn rows_that_lie_read_ahead_are_counted_and_no_more_than_there_is_room_for
     }
 }
 
+#[tokio::test]
+async fn behind_a_large_row_small_ones_are_read_ahead_again() {
+    let (device, fixture, mut request) = rows_on_a_device(96, 10_000).await;
+    fixture.mutate("row-00", vec![set("f", "q", 0, incompressible("large", 2_000_000))]).await;
+    fixture.flush().await;
+    device.reset();
+    let keys: Vec<String> = (0..96).map(|n| format!("row-{n:02}")).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    request.rows = row_set(&keys, &[]);
+    let mut read = fixture.table.read_rows(request).unwrap();
+    read.read_ahead_at_most(400_000);
+    let mut rows = 0;
+    while let Some(message) = read.next().await {
+        rows += decoded(&message.unwrap()).chunks.iter().filter(|c| !c.row_key.is_empty()).count();
+    }
+    assert_eq!(rows, 96);
+    // Some forty one by one, and the others sixteen at a time.
+    assert!(device.rounds() < 80, "{} rounds", device.rounds());
+}
+
 /// How often a future gives its thread away before it is done.
 async fn pauses<T>(future: impl Future<Output = T>) -> (usize, T) {
     let mut future = std::pin::pin!(future);
