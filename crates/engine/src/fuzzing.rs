@@ -15,7 +15,7 @@ use crate::changes::file::{MAGIC as CHANGES_MAGIC, OpenChangeFile};
 use crate::io::{Files, MemoryFiles};
 use crate::log::record::{Magic, Salvage, Tail, first_image};
 use crate::log::segment::{MAGIC, SegmentReader, segment_name};
-use crate::log::{decode_batch, decode_record, repair};
+use crate::log::{decode_batch, decode_record, present, repair};
 use crate::manifest::{
     LocalMetaStore, MetaRecord, TabletManifest, Version, VersionEdit, dump_manifest, dump_meta,
 };
@@ -49,6 +49,12 @@ pub fn log_file(data: &[u8]) {
         read_log(bytes);
     }
     log_batch(data);
+    // The list of segments beside it.
+    let list = |data| first_image(present::MAGIC, present::FILE_ID, data);
+    for bytes in [data.to_vec(), [&list(&ID.to_le_bytes())[..], data].concat(), list(data)] {
+        let (files, _) = disk(present::NAME, bytes);
+        let _ = present::missing(&*files, Path::new(DIR));
+    }
 }
 
 fn read_log(bytes: Vec<u8>) {

@@ -3,13 +3,13 @@
 //! Opening replays every segment in order, cuts a torn tail off the last one, and starts a new
 //! segment: no file is ever appended to after the process that created it. What can be cut is only what
 //! was never acknowledged (see [`super::record`]); anything else that does not read is `Corruption`, and
-//! the log does not open.
+//! the log does not open. Nor does it without a segment that it has had ([`super::present`]).
 //!
 //! Guarantees after opening: batches are written in the order of [`CommitLog::append`]; none is
 //! reported as published before it is as durable as the [`crate::db::SyncMode`] promises; after a failed
 //! write or sync none is, ever. (A segment that cannot be begun for now, and space, are waited for.)
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use super::batch::LogRecord;
 use super::metrics::{LogFigures, LogMetrics};
+use super::present::{self, Present};
 use super::record::{ADVICE, Tail};
 use super::segment::{
     Predecessor, SegmentReader, create_segment, list_segments, segment_name, was_never_begun,
@@ -122,9 +123,13 @@ impl LocalLog {
                 "a repair of this file was interrupted: run `tepui repair DIR` again",
             ));
         }
+        if let Some((_, path)) = present::missing(files, dir)?.first() {
+            return Err(present::is_missing(path));
+        }
         let mut replay = Replay {
             files,
             dir,
+            listed: present::listed(files, dir)?.unwrap_or_default(),
             summary: ReplaySummary::default(),
             segments: Vec::new(),
             previous: None,
@@ -143,6 +148,8 @@ impl LocalLog {
         let (summary, mut segments) = (replay.summary, replay.segments);
         let bytes = writer.len();
         segments.push(Arc::new(SegmentInfo::new(id, bytes)));
+        let present = segments.iter().map(|segment| segment.id).collect();
+        let present = Mutex::new(Present::begin(files, dir, present)?);
         let shared = Shared {
             files: Arc::clone(&env.files),
             clock: Arc::clone(&env.clock),
@@ -154,6 +161,7 @@ impl LocalLog {
             // What is left of an earlier process was synced when it was cut.
             synced: AtomicU64::new(summary.max_seq),
             segments: Mutex::new(segments),
+            present,
             busy_since: AtomicU64::new(0),
             lacks_room: AtomicBool::new(false),
             metrics: LogMetrics::default(),
@@ -208,6 +216,8 @@ impl LocalLog {
 struct Replay<'a> {
     files: &'a dyn Files,
     dir: &'a Path,
+    /// Segments that had an opening, durably.
+    listed: BTreeSet<u64>,
     summary: ReplaySummary,
     segments: Vec<Arc<SegmentInfo>>,
     /// The last segment read, and its valid length.
@@ -278,7 +288,8 @@ impl Replay<'_> {
         }
         let end = reader.end().expect("the reader has returned None");
         self.summary.bytes = start + reader.file_len();
-        if !opened && (tail == Tail::Sealed || !was_never_begun(reader.file_len())) {
+        let was_begun = self.listed.contains(&id) || !was_never_begun(reader.file_len());
+        if !opened && (tail == Tail::Sealed || was_begun) {
             let what =
                 format!("the segment has no opening, which was durable before the rest; {ADVICE}");
             return Err(Error::corruption(reader.path().display(), end.valid_len, what));
@@ -395,20 +406,27 @@ impl CommitLog for LocalLog {
     fn remove_segment(&self, id: u64) -> Result<()> {
         let find = |segments: &[Arc<SegmentInfo>]| segments.iter().position(|s| s.id == id);
         let path = self.shared.dir.join(segment_name(id));
-        let info = {
-            let mut segments = lock(&self.shared.segments);
-            let at = find(&segments).ok_or_else(|| {
+        let find_sealed = |segments: &[Arc<SegmentInfo>]| {
+            let at = find(segments).ok_or_else(|| {
                 Error::new(ErrorKind::NotFound, format!("{}: no such segment", path.display()))
             })?;
             if !segments.get(at).is_some_and(|s| s.sealed) {
                 let text = format!("{}: the segment is being written", path.display());
                 return Err(Error::new(ErrorKind::InvalidArgument, text));
             }
+            Ok(at)
+        };
+        find_sealed(&lock(&self.shared.segments))?;
+        let Shared { files, dir, .. } = self.shared.as_ref();
+        lock(&self.shared.present).remove(files.as_ref(), dir, id)?;
+        let info = {
+            let mut segments = lock(&self.shared.segments);
+            let at = find_sealed(&segments)?;
             segments.remove(at)
         };
         // The name's removal is not synced here: where a crash brings the segment back, its batches are replayed, found to be flushed, and
         // it is removed again.
-        let removed = self.shared.files.remove_large(&path).inspect_err(|_| {
+        let removed = files.remove_large(&path).inspect_err(|_| {
             let mut segments = lock(&self.shared.segments);
             segments.push(info);
             segments.sort_unstable_by_key(|s| s.id);

@@ -17,6 +17,7 @@ pub mod hlc;
 pub mod local;
 mod metrics;
 pub mod pipeline;
+pub(crate) mod present;
 pub mod record;
 pub mod repair;
 pub mod segment;

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::batch::{LogRecord, decode_record, encode_opening};
+use super::present;
 use super::record::{Record, RecordWriter, Salvage};
 use super::segment::{
     MAGIC, Predecessor, create_segment, list_segments, parse_segment_name, segment_name,
@@ -78,7 +79,8 @@ pub fn repair(files: &dyn Files, dir: &Path) -> Result<Vec<SegmentRepair>> {
 
 /// Makes an empty segment, durably, in a log without any. Blocks.
 pub fn begin(files: &dyn Files, dir: &Path, id: u64) -> Result<()> {
-    create_segment(files, dir, id, None, 0).map(drop)
+    create_segment(files, dir, id, None, 0)?;
+    present::rewrite(files, dir)
 }
 
 /// What may be lost from a log.
@@ -96,9 +98,15 @@ pub enum Lost {
 pub fn lost(files: &dyn Files, dir: &Path) -> Result<Lost> {
     let segments = list_segments(files, dir)?;
     let mut lost = if segments.is_empty() { Lost::After(0) } else { Lost::Nothing };
+    // Nobody knows what was in a list that cannot be read.
+    let mut missing = present::missing(files, dir).unwrap_or_default().into_iter().peekable();
     let mut last_seq = 0;
     let mut before: Option<Predecessor> = None;
     for (id, _) in segments {
+        if missing.next_if(|(missing, _)| *missing < id).is_some() {
+            while missing.next_if(|(missing, _)| *missing < id).is_some() {}
+            lost = Lost::After(last_seq);
+        }
         let path = dir.join(segment_name(id));
         let mut salvage = Salvage::open(files.open_left(&path)?, MAGIC, id)?;
         let (mut bytes, mut damaged_to) = (0, None);
@@ -128,6 +136,9 @@ pub fn lost(files: &dyn Files, dir: &Path) -> Result<Lost> {
             }
         }
         before = Some(Predecessor { id, bytes });
+    }
+    if missing.peek().is_some() {
+        lost = Lost::After(last_seq);
     }
     Ok(lost)
 }

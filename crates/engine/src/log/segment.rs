@@ -8,7 +8,8 @@
 //!
 //! A segment is sealed (completed and synced) before the next one's file is created. So only the last
 //! can have a torn tail, and the *opening* of each says how long the one before it was: a sealed
-//! segment that lost its end, even exactly between two records, does not go unnoticed.
+//! segment that lost its end, even exactly between two records, does not go unnoticed. One that is missing as a whole
+//! does not either ([`super::present`]).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

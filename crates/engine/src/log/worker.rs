@@ -27,6 +27,7 @@ use std::time::Duration;
 use super::batch::encode_marker;
 use super::gather::{Gather, SCARCE_MICROS, SCARCE_WAIT_MICROS};
 use super::metrics::{Group, LogMetrics};
+use super::present::Present;
 use super::record::{RECORD_HEADER_BYTES, RecordWriter};
 use super::segment::{Predecessor, create_segment, free_bytes, perhaps_of_a_sync, segment_name};
 use super::{Append, LogObserver, LogOptions, Mark, SegmentInfo, add_mark, closed, lock, poisoned};
@@ -85,6 +86,8 @@ pub(super) struct Shared {
     pub(super) synced: AtomicU64,
     /// By ascending id; the last is the one being written.
     pub(super) segments: Mutex<Vec<Arc<SegmentInfo>>>,
+    /// Their list on disk. Not locked within `segments`.
+    pub(super) present: Mutex<Present>,
     /// When who writes began with what is under way (monotonic micros); 0 where nothing is.
     pub(super) busy_since: AtomicU64,
     /// What is queued is held for want of space.
@@ -782,7 +785,10 @@ impl Worker {
         if files.exists(&path)? {
             files.remove(&path)?;
         }
-        create_segment(files.as_ref(), dir, id, Some(previous), options.segment_bytes)
+        let bytes = options.segment_bytes;
+        let writer = create_segment(files.as_ref(), dir, id, Some(previous), bytes)?;
+        lock(&self.shared.present).add(files.as_ref(), dir, id)?;
+        Ok(writer)
     }
 
     /// Ends the log in good order. The marker vouches for the last group, as after an idle time.

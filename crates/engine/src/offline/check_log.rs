@@ -1,6 +1,7 @@
 //! Checking the log by the rules of its replay: every record verifies and can be decoded, each segment
 //! begins with one opening that agrees with the segment before it, and sequences ascend.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
@@ -9,6 +10,7 @@ use super::check::segments;
 use super::{CheckReport, Finding, list_files};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
+use crate::log::present;
 use crate::log::record::{Salvage, Tail};
 use crate::log::segment::{MAGIC, SegmentReader, SegmentRecord, segment_name, was_never_begun};
 use crate::log::{LogRecord, decode_record};
@@ -20,6 +22,8 @@ struct Check<'a> {
     files: &'a dyn Files,
     dir: &'a Path,
     report: &'a mut CheckReport,
+    /// Segments that had an opening, durably.
+    listed: BTreeSet<u64>,
     /// The last sequence of the log so far.
     last_seq: u64,
 }
@@ -40,8 +44,21 @@ pub(super) fn check(
         }
     }
     let segments = segments(files, dir)?;
+    match present::missing(files, dir) {
+        Ok(missing) => {
+            let found = missing.into_iter().map(|(_, path)| {
+                let error = present::is_missing(&path);
+                Finding::new(&path, error)
+            });
+            report.damage.extend(found);
+        }
+        // Where there is no log at all, that is told.
+        Err(_) if segments.is_empty() => {}
+        Err(error) => report.damage.push(Finding::new(&dir.join(present::NAME), error)),
+    }
+    let listed = present::listed(files, dir).ok().flatten().unwrap_or_default();
     let last = segments.last().map(|(id, _)| *id);
-    let mut check = Check { files, dir, report, last_seq: 0 };
+    let mut check = Check { files, dir, report, listed, last_seq: 0 };
     let mut before = None;
     let mut done = 0;
     for (id, bytes) in segments {
@@ -92,7 +109,8 @@ impl Check<'_> {
                 ),
             );
         }
-        if !opened && (!is_last || !was_never_begun(reader.file_len())) {
+        let was_begun = self.listed.contains(&id) || !was_never_begun(reader.file_len());
+        if !opened && (!is_last || was_begun) {
             let what = "the segment has no opening, which was durable before the rest";
             return Err(Error::corruption(path.display(), end.valid_len, what));
         }

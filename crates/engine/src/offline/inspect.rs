@@ -23,6 +23,7 @@ use crate::changes::{Change, Source};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 use crate::layout::BACKUP_PREFIX;
+use crate::log::present;
 use crate::log::record::{
     FILE_HEADER_BYTES, FileHeader, Magic, RECORD_HEADER_BYTES, Record, RecordReader, Salvage, Tail,
 };
@@ -88,6 +89,13 @@ pub enum Line {
         previous: u64,
         /// The bytes that it had.
         previous_bytes: u64,
+    },
+    /// A list of the log's segments.
+    Segments {
+        /// Where the record starts.
+        offset: u64,
+        /// Their numbers, as in the names of their files.
+        segments: Vec<String>,
     },
     /// A record that says only how much of the file was synced.
     Marker {
@@ -427,12 +435,17 @@ pub fn value_file(files: &dyn Files, path: &Path, on: OnLine<'_>) -> Result<bool
     Ok(false)
 }
 
-/// A segment of the log, or a change file, whichever it is. Returns whether all of it verifies; a torn tail of a
+/// A segment of the log, the list of them, or a change file, whichever it is. Returns whether all of it verifies; a torn tail of a
 /// segment is no damage.
 pub fn log(files: &dyn Files, path: &Path, on: OnLine<'_>) -> Result<bool> {
     let file = files.open(path)?;
-    if file.read_at(0, file.len()?.min(8) as usize)?.as_ref() == CHANGES_MAGIC {
+    let magic = file.read_at(0, file.len()?.min(8) as usize)?;
+    if magic.as_ref() == CHANGES_MAGIC {
         return changes(files, path, file.len()?, on);
+    }
+    if magic.as_ref() == present::MAGIC {
+        return records(files, path, present::MAGIC, "list of segments", on, &mut list_line)?
+            .tell(on);
     }
     let ending = records(files, path, LOG_MAGIC, "log segment", on, &mut log_line)?;
     ending.tell(on)
@@ -482,6 +495,17 @@ fn batch_line(offset: u64, durable: u64, tablet: u64, change: &Change) -> Line {
         row: text(&batch.row),
         garbage: *source == Source::GarbageCollection,
         mutations: batch.mutations.iter().map(mutation_line).collect(),
+    }
+}
+
+fn list_line(record: &Record) -> Line {
+    let (offset, durable) = (record.offset, record.durable);
+    match present::decode(&record.payload) {
+        _ if record.payload.is_empty() => Line::Marker { offset, durable },
+        Some(ids) => {
+            Line::Segments { offset, segments: ids.iter().map(|id| format!("{id:016x}")).collect() }
+        }
+        None => unreadable(record, &Error::new(ErrorKind::Corruption, "no list of segments")),
     }
 }
 

@@ -371,6 +371,10 @@ impl Repair<'_> {
         }
         let files = self.files();
         self.tell_streams_of_the_log()?;
+        for (_, path) in log::present::missing(files.as_ref(), &dir).unwrap_or_default() {
+            let path = path.display();
+            self.report.lost.push(format!("{path}: the segment is missing: the writes in it"));
+        }
         for segment in log::repair::repair(files.as_ref(), &dir)? {
             let file = segment.file.display();
             let damaged = || segment.damaged.iter().map(|r| format!("{} to {}", r.start, r.end));
@@ -391,7 +395,7 @@ impl Repair<'_> {
         if self.layout.first_segment(files.as_ref())?.is_none() {
             self.begin_log()?;
         }
-        Ok(())
+        log::present::rewrite(files.as_ref(), &dir)
     }
 
     /// What nothing names was set aside.

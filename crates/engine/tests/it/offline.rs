@@ -172,6 +172,13 @@ pub fn files_in(files: &MemoryFiles, part: &str) -> Vec<PathBuf> {
     all.filter(|path| path.starts_with(dir().join(part))).collect()
 }
 
+/// The segments of the log, oldest first.
+fn segments_in(files: &MemoryFiles) -> Vec<PathBuf> {
+    let mut found = files_in(files, "log");
+    found.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
+    found
+}
+
 /// Damages a byte, checks that it is found under the file's name, that a dry run changes nothing and says what
 /// the repair says, and repairs.
 fn damage_and_repair(place: &Place, path: &Path, at: usize) -> RepairReport {
@@ -449,8 +456,7 @@ fn a_log_that_is_gone_is_damage_and_costs_what_was_not_flushed() {
 #[test]
 fn a_segment_that_lost_all_that_it_held_is_damage_and_is_not_taken_for_one_that_was_not_begun() {
     let place = place();
-    let segments = files_in(&place.files, "log");
-    let path = segments.last().unwrap().clone();
+    let path = segments_in(&place.files).pop().unwrap();
     let bytes = place.files.contents(&path).unwrap().len();
     for (len, lost) in [(bytes, 0), (bytes, 0xa5), (74, 0)] {
         place.files.put_contents(&path, vec![lost; len]);
@@ -533,9 +539,44 @@ fn a_start_that_is_refused_for_its_log_removes_no_file_that_nothing_names() {
 }
 
 #[test]
+fn a_segment_that_is_missing_is_found_whichever_it_is_and_given_up_by_a_repair_alone() {
+    let all = segments_in(&place().files);
+    assert!(all.len() > 1, "{all:?}");
+    for path in &all {
+        let place = place();
+        place.files.remove(path).unwrap();
+        let before = contents(&place.files);
+        let opened = Engine::open(environment(&place.files), dir(), tiny_options());
+        let error = opened.expect_err("what was acknowledged is gone").to_string();
+        let name = path.to_str().unwrap();
+        assert!(error.contains(name) && error.contains("tepui repair"), "{error}");
+        assert!(contents(&place.files) == before, "a start that is refused changes nothing");
+        let found = check(&place.files);
+        assert!(found.damage.iter().any(|found| found.file == *path), "{:?}", found.damage);
+        let dry = repair(&place.files, true);
+        let report = repair(&place.files, false);
+        assert_eq!(dry.lost, report.lost);
+        assert!(report.lost.iter().any(|lost| lost.contains(name)), "{:?}", report.lost);
+        assert!(report.opens() && check(&place.files).is_whole(), "{report:#?}");
+        rows_of(&place.files, place.tablets);
+    }
+}
+
+#[test]
+fn a_log_without_a_list_of_its_segments_gets_one_with_the_next_start() {
+    let place = place();
+    place.files.remove(&dir().join("log/SEGMENTS")).unwrap();
+    assert!(check(&place.files).is_whole());
+    assert_eq!(rows_of(&place.files, place.tablets).len(), ROWS);
+    let newest = segments_in(&place.files).pop().unwrap();
+    place.files.remove(&newest).unwrap();
+    assert!(!check(&place.files).is_whole());
+}
+
+#[test]
 fn a_torn_tail_of_the_log_is_a_note_and_nothing_to_repair() {
     let place = place();
-    let path = files_in(&place.files, "log").pop().unwrap();
+    let path = segments_in(&place.files).pop().unwrap();
     let mut bytes = place.files.contents(&path).unwrap();
     while bytes.last() == Some(&0) {
         bytes.pop();
@@ -1146,7 +1187,11 @@ fn inspection_shows_every_record_and_where_it_ends() {
         assert!(text.contains("\"row-0") && text.contains("Value"), "{text}");
     }
     let mut batches = 0;
-    for path in files_in(&place.files, "log") {
+    let (_, text, values) = show(&dir().join("log/SEGMENTS"));
+    let segments = segments_in(&place.files);
+    let newest = segments.last().unwrap().file_stem().unwrap().to_str().unwrap();
+    assert!(of(&values, "segments") > 0 && text.contains(newest), "{text}");
+    for path in segments {
         let (whole, _, values) = show(&path);
         assert!(whole);
         assert_eq!((of(&values, "opening"), of(&values, "end")), (1, 1));

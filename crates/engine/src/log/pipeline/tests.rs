@@ -310,7 +310,8 @@ async fn a_full_disk_says_so_to_everybody() {
 #[tokio::test]
 async fn who_has_something_else_to_do_does_not_wait_for_room_with_the_log() {
     let world = World::new();
-    world.files.set_quota_bytes(Some(1 << 20));
+    // A segment, and the list of segments.
+    world.files.set_quota_bytes(Some((1 << 20) + (64 << 10)));
     let pipeline = pipeline(&world);
     begin(&pipeline, 1, 1).await.applied().await.unwrap();
     world.files.set_quota_bytes(Some(0));

@@ -50,6 +50,9 @@ impl fmt::Display for Line {
                 "value file {id}, {bytes} bytes: {values} values of {value_bytes} bytes before compression"
             ),
             Self::File { kind, id, bytes } => write!(f, "{kind} {id:016x}, {bytes} bytes"),
+            Self::Segments { offset, segments } => {
+                write!(f, "{offset:>10}  segments: {}", segments.join(" "))
+            }
             Self::Opening { offset, previous: 0, .. } => {
                 write!(f, "{offset:>10}  opening: no segment before")
             }
