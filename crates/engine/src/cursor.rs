@@ -10,6 +10,10 @@
 //! seek / next / seek_row_before ──► Ready ──► entry()
 //!          ▲                └────► Blocked ──► wanted() ─ load ─► supply() ─► resume() ──► Ready | Blocked ...
 //! ```
+//!
+//! Where a row ends, a cursor may know that without knowing what comes behind it: the next block or the next file, which may be
+//! damaged, or of no use to a scan that goes back. It is blocked there too and says that it [has left the
+//! row](Cursor::has_left_row). It wants nothing before it is resumed, and another operation may come instead.
 
 use std::sync::Arc;
 
@@ -91,6 +95,12 @@ pub trait Cursor: Send {
     /// The totals of the memtable that the record under the cursor is in, if it is in one.
     fn totals(&self) -> Option<&Arc<Totals>> {
         None
+    }
+
+    /// While blocked by a `next`, or by a `seek` to a key of the row that the cursor was on: whether whatever it comes to lies behind
+    /// that row.
+    fn has_left_row(&self) -> bool {
+        false
     }
 
     /// While blocked: appends the blocks that the cursor waits for.

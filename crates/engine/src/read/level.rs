@@ -64,13 +64,16 @@ pub(crate) struct LevelCursor {
     at: usize,
     current: Option<SstCursor>,
     direction: Direction,
+    /// The open file has nothing more, and the next was not opened yet: its rows are others than the one that the cursor was on.
+    has_left_file: bool,
 }
 
 impl LevelCursor {
     /// `all` in row order.
     pub(crate) fn new(all: Arc<[LevelFile]>, options: LevelOptions) -> Self {
         let at = options.files.start;
-        Self { all, options, at, current: None, direction: Direction::Forward }
+        let direction = Direction::Forward;
+        Self { all, options, at, current: None, direction, has_left_file: false }
     }
 
     /// The files that take part.
@@ -117,6 +120,13 @@ impl LevelCursor {
         }
     }
 
+    /// The same after a move from a record, to a record of its row or to what comes next: stops at the end of the file.
+    fn settle_in_file(&mut self, step: Step) -> Step {
+        let is_over = self.current.as_ref().is_some_and(|current| current.entry().is_none());
+        self.has_left_file = step == Step::Ready && is_over;
+        if self.has_left_file { Step::Blocked } else { step }
+    }
+
     fn exhaust(&mut self) -> Step {
         self.current = None;
         Step::Ready
@@ -126,22 +136,25 @@ impl LevelCursor {
 impl Cursor for LevelCursor {
     fn seek(&mut self, target: &[u8]) -> Result<Step> {
         self.direction = Direction::Forward;
+        self.has_left_file = false;
+        let in_row = self.entry().is_some_and(|e| target.starts_with(e.key.row_prefix()));
         let at = self.files().partition_point(|file| file.ends_before(target));
         let at = self.options.files.start + at;
         let Some(cursor) = self.open(at)? else { return Ok(self.exhaust()) };
         let step = cursor.seek(target)?;
-        self.settle(step)
+        if in_row { Ok(self.settle_in_file(step)) } else { self.settle(step) }
     }
 
     fn next(&mut self) -> Result<Step> {
         self.direction = Direction::Forward;
         let Some(cursor) = self.current.as_mut() else { return Ok(Step::Ready) };
         let step = cursor.next()?;
-        self.settle(step)
+        Ok(self.settle_in_file(step))
     }
 
     fn seek_row_before(&mut self, bound: &[u8]) -> Result<Step> {
         self.direction = Direction::Backward(bound.to_vec());
+        self.has_left_file = false;
         let count = if bound.is_empty() {
             self.files().len()
         } else {
@@ -181,6 +194,10 @@ impl Cursor for LevelCursor {
         self.current.as_ref().map_or_else(Bytes::new, Cursor::qualifier_bytes)
     }
 
+    fn has_left_row(&self) -> bool {
+        self.has_left_file || self.current.as_ref().is_some_and(Cursor::has_left_row)
+    }
+
     fn wanted(&self, out: &mut Vec<BlockRequest>) {
         if let Some(current) = &self.current {
             current.wanted(out);
@@ -194,6 +211,7 @@ impl Cursor for LevelCursor {
     }
 
     fn resume(&mut self) -> Result<Step> {
+        self.has_left_file = false;
         let Some(cursor) = self.current.as_mut() else { return Ok(Step::Ready) };
         let step = cursor.resume()?;
         self.settle(step)

@@ -8,6 +8,8 @@
 //!   round of [`wanted`](Cursor::wanted) names all blocks that the operation needs now and they are
 //!   loaded at once.
 //! * A seek forward moves only the children that are behind the target.
+//! * Between [`MergeCursor::enter_row`] and [`MergeCursor::leave_row`] no child is waited for, and none fails, over what lies behind the
+//!   row: one that [has left it](Cursor::has_left_row) stays there.
 //!
 //! # The heap
 //!
@@ -51,6 +53,9 @@ use crate::sst::{Block, BlockRequest, RowSink};
 /// Children with the same row that take no memory to remember: more have it hardly ever.
 const CHILDREN_INLINE: usize = 8;
 
+/// Numbers of children with the same row.
+pub(crate) type OfRow = SmallVec<[usize; CHILDREN_INLINE]>;
+
 /// What is to be done once no child is blocked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pending {
@@ -82,6 +87,10 @@ pub struct MergeCursor {
     runner: Option<usize>,
     /// Children that wait for blocks.
     blocked: Vec<usize>,
+    /// Only the row under the merge is looked at, until `leave_row`.
+    in_row: bool,
+    /// Children that stopped behind that row, or behind the one row shown.
+    left_row: Vec<usize>,
     pending: Pending,
     /// The prefix of the one row shown, after `last_row_before`.
     only_row: Option<Vec<u8>>,
@@ -110,6 +119,8 @@ impl MergeCursor {
             heap: Vec::with_capacity(count),
             runner: None,
             blocked: Vec::new(),
+            in_row: false,
+            left_row: Vec::new(),
             pending: Pending::Heap,
             only_row: None,
             parked: vec![Park::Joined; count],
@@ -124,6 +135,25 @@ impl MergeCursor {
     pub fn last_row_before(&mut self, bound: &[u8]) -> Result<Step> {
         let goes_on = self.blocked.is_empty() && self.only_row.as_deref() == Some(bound);
         let result = self.try_row_before(bound, goes_on, true);
+        self.settle(result)
+    }
+
+    /// The row under the merge is looked at, and nothing behind it: moves are to go to its records or to what comes next. Where that is
+    /// nothing, or is of another row, it is not known yet what comes next.
+    pub(crate) fn enter_row(&mut self) {
+        self.in_row = true;
+    }
+
+    /// Ends that, on the first record behind the row or, where the row was not looked at to its end, where the merge stands.
+    pub(crate) fn leave_row(&mut self) -> Result<Step> {
+        self.in_row = false;
+        if self.left_row.is_empty() {
+            return Ok(Step::Ready);
+        }
+        self.runner = None;
+        self.pending = Pending::Heap;
+        self.blocked.append(&mut self.left_row);
+        let result = self.try_resume();
         self.settle(result)
     }
 
@@ -161,9 +191,9 @@ impl MergeCursor {
         self.settle(result)
     }
 
-    /// Shows the row under the merge to the sink by each child that has something of it, and moves on to the next row where it
-    /// took them all; `None` where one was not taken, or there is but one. The merge must be on the first record of a row.
-    pub(crate) fn take_joined(&mut self, sink: &mut dyn RowSink) -> Result<Option<Step>> {
+    /// Shows the row under the merge to the sink by each child that has something of it, and says which are to
+    /// [pass it](MergeCursor::pass_row) then; `None` where one was not taken, or there is but one. The merge must be on the first record of a row.
+    pub(crate) fn show_joined(&self, sink: &mut dyn RowSink) -> Result<Option<OfRow>> {
         let mut of_row = match self.current().and_then(Cursor::entry) {
             Some(entry) if self.only_row.is_none() => self.children_on(entry.key.row_prefix()),
             _ => return Ok(None),
@@ -179,12 +209,11 @@ impl MergeCursor {
                 return Ok(None);
             }
         }
-        let result = self.pass_row(&of_row);
-        self.settle(result).map(Some)
+        Ok(Some(of_row))
     }
 
     /// Children whose record is of a row.
-    fn children_on(&self, row_prefix: &[u8]) -> SmallVec<[usize; CHILDREN_INLINE]> {
+    fn children_on(&self, row_prefix: &[u8]) -> OfRow {
         let is_on = |number: &usize| {
             self.child(*number).entry().is_some_and(|entry| entry.key.row_prefix() == row_prefix)
         };
@@ -192,7 +221,12 @@ impl MergeCursor {
     }
 
     /// Moves children on from their row, which each of them has shown.
-    fn pass_row(&mut self, of_row: &[usize]) -> Result<Step> {
+    pub(crate) fn pass_row(&mut self, of_row: &OfRow) -> Result<Step> {
+        let result = self.try_pass_row(of_row);
+        self.settle(result)
+    }
+
+    fn try_pass_row(&mut self, of_row: &[usize]) -> Result<Step> {
         for number in of_row.iter().copied() {
             let mut pass = PassOne::default();
             let step = self.child_mut(number).take_rows(&[], &mut pass)?;
@@ -232,6 +266,8 @@ impl MergeCursor {
         if result.is_err() {
             self.heap.clear();
             self.blocked.clear();
+            self.left_row.clear();
+            self.in_row = false;
             self.runner = None;
             self.only_row = None;
             self.pending = Pending::Heap;
@@ -335,11 +371,21 @@ impl MergeCursor {
         let number = self.at(slot);
         if step == Step::Blocked {
             self.remove(slot);
-            self.blocked.push(number);
+            self.wait_for(number);
         } else if self.shown(number) {
             self.sift_down(slot);
         } else {
             self.remove(slot);
+        }
+    }
+
+    /// Waits for a child that is blocked, unless all it can come to lies behind the only row that is looked at.
+    fn wait_for(&mut self, number: usize) {
+        let is_row_enough = self.in_row || self.only_row.is_some();
+        if is_row_enough && self.child(number).has_left_row() {
+            self.left_row.push(number);
+        } else {
+            self.blocked.push(number);
         }
     }
 
@@ -397,6 +443,8 @@ impl MergeCursor {
         }
         self.heap.clear();
         self.blocked.clear();
+        self.left_row.clear();
+        self.in_row = false;
         self.only_row = None;
         self.pending = Pending::Heap;
         for (number, child) in self.children.iter_mut().enumerate() {
@@ -411,6 +459,8 @@ impl MergeCursor {
     fn try_row_before(&mut self, bound: &[u8], goes_on: bool, single: bool) -> Result<Step> {
         self.heap.clear();
         self.blocked.clear();
+        self.left_row.clear();
+        self.in_row = false;
         self.runner = None;
         self.pending = Pending::ChooseRow { single };
         if !goes_on {
@@ -472,7 +522,7 @@ impl MergeCursor {
         let waiting = std::mem::take(&mut self.blocked);
         for number in waiting {
             if self.child_mut(number).resume()? == Step::Blocked {
-                self.blocked.push(number);
+                self.wait_for(number);
             }
         }
         self.unblocked()

@@ -5,11 +5,13 @@
 //! future loads what is wanted, supplies it, and enters the loop again.
 //!
 //! ```text
-//!            ┌────────────────────────────── row over ───────────────────────────┐
-//! Start ──► Between ── a row of the range ──► Row ── nothing more wanted ──► Leaving (forward)
-//!              │                               └───── row over (reverse) ──► Back ──► Between
+//!            ┌──────────────────────────────────── behind the row ────────────────────────────────────┐
+//! Start ──► Between ── a row of the range ──► Row ── row over, or nothing more wanted ──► Left ──► Leaving (forward)
+//!              │                               └───── the same (reverse) ──► Back ──► Between
 //!              └── out of the range ──► Done
 //! ```
+//!
+//! A row is returned before anything is asked for that lies behind it: what cannot be read there fails the stream behind the row.
 //!
 //! Rows whose values lie elsewhere are gathered, as far as that goes without waiting for blocks, until their values are
 //! worth a batch of reads.
@@ -79,7 +81,9 @@ enum State {
     Between,
     /// On a record of the current row.
     Row,
-    /// On a record of a row that was returned.
+    /// The current row was returned, or had nothing to show. What comes behind it was not looked at.
+    Left,
+    /// On a record of a row that was returned, or behind it.
     Leaving { stepped: u32 },
     /// Reverse: the current row was returned and the one before it is to be found.
     Back,
@@ -367,6 +371,7 @@ impl RowStream {
                             && self.in_range(entry.key)
                         {
                             self.visible.begin(entry.key);
+                            self.merge.enter_row();
                             self.state = State::Row;
                             self.in_turn = 0;
                         }
@@ -385,7 +390,7 @@ impl RowStream {
                     let row = self.visible.row_prefix();
                     let entry = self.merge.entry().filter(|e| e.key.row_prefix() == row);
                     let Some(entry) = entry else {
-                        match self.end_row(false)? {
+                        match self.end_row()? {
                             Some(row) => return Ok(self.hand_over(row)),
                             None => continue,
                         }
@@ -395,11 +400,15 @@ impl RowStream {
                     match self.visible.push(entry, &self.merge)? {
                         Action::Next => self.merge.next()?,
                         Action::Seek => self.merge.seek(self.visible.target())?,
-                        Action::RowDone => match self.end_row(true)? {
+                        Action::RowDone => match self.end_row()? {
                             Some(row) => return Ok(self.hand_over(row)),
                             None => continue,
                         },
                     }
+                }
+                State::Left => {
+                    self.state = State::Leaving { stepped: 0 };
+                    self.merge.leave_row()?
                 }
                 State::Leaving { stepped } => {
                     if !self.in_row() {
@@ -465,10 +474,11 @@ impl RowStream {
                 self.shared_row.clear();
                 self.shared_row.extend_from_slice(row);
                 let mut parts = PartTaker::new(&mut taker.assembler);
-                let Some(passed) = self.merge.take_joined(&mut parts)? else { break };
+                let Some(of_row) = self.merge.show_joined(&mut parts)? else { break };
                 let parts = parts.into_joined();
                 taker.take_parts(&self.shared_row, parts)?;
-                step = passed;
+                // What fails from here on lies behind the row.
+                step = self.merge.pass_row(&of_row)?;
                 if step == Step::Blocked || taker.room() == 0 {
                     break;
                 }
@@ -515,14 +525,12 @@ impl RowStream {
         self.merge.entry().is_some_and(|e| e.key.row_prefix() == self.visible.row_prefix())
     }
 
-    /// Ends the current row; gives it, or a mark of progress, if there is one to return. `early`: the
-    /// merge may still be on it.
-    fn end_row(&mut self, early: bool) -> Result<Option<FoundRow>> {
-        self.state = match (self.single, self.reverse, early) {
-            (true, ..) => State::Done,
-            (_, true, _) => State::Back,
-            (_, _, true) => State::Leaving { stepped: 0 },
-            _ => State::Between,
+    /// Ends the current row, on which the merge may still be; gives it, or a mark of progress, if there is one to return.
+    fn end_row(&mut self) -> Result<Option<FoundRow>> {
+        self.state = match (self.single, self.reverse) {
+            (true, _) => State::Done,
+            (_, true) => State::Back,
+            _ => State::Left,
         };
         if self.visible.is_empty() && self.records < SCAN_PROGRESS_RECORDS {
             return Ok(None);

@@ -30,7 +30,7 @@ pub(crate) struct VecCursor {
     at: Option<usize>,
     blocking: bool,
     operations: u64,
-    /// It is blocked, and will land there.
+    /// It is blocked, and will land there from `at`.
     landing: Option<Landing>,
 }
 
@@ -98,6 +98,15 @@ impl Cursor for VecCursor {
 
     fn value_bytes(&self) -> Bytes {
         self.records[self.at.unwrap()].1.clone()
+    }
+
+    fn has_left_row(&self) -> bool {
+        let (Some(Landing(Some(to))), Some(from)) = (&self.landing, self.at) else { return false };
+        let is_on_record = from < self.records.len();
+        let other_row = || {
+            *to == self.records.len() || self.key(*to).row_prefix() != self.key(from).row_prefix()
+        };
+        is_on_record && *to > from && other_row()
     }
 
     fn wanted(&self, _out: &mut Vec<BlockRequest>) {

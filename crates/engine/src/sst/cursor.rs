@@ -9,7 +9,8 @@
 //! ```text
 //! seek             Seek ──────────────────► on a record
 //!                   └─ nothing here ─► Walk ─► the next block's first record
-//! next             in the block, or Walk
+//! seek in the row  SeekInRow, as Seek, but stops before Walk where the row does not go on
+//! next             in the block, or Walk; stops before that where the row does not go on
 //! seek_row_before  Back ─► Back (one block earlier, at most once) ─► Row: seek to the row found, no filter
 //! ```
 //!
@@ -18,9 +19,17 @@
 //! A block that is missing right after the one before it is the sign of a scan. From the second such miss
 //! on, the blocks behind it are asked for too: 32 KiB, then twice as much each time, to 1 MiB, never
 //! past the partition at hand nor the end of the bounds; before it, for a scan that goes back. A caller that
-//! knows how much it wants gets that with the first miss. A miss anywhere else starts over. Blocks
-//! that were supplied ahead are held until the cursor has passed them, so it does not matter whether the
-//! cache keeps them.
+//! knows how much it wants gets that with the first miss. A miss anywhere else starts over, unless it is of the block that a row
+//! begins with, going back. Blocks that were supplied ahead are held until the cursor has passed them, so it does
+//! not matter whether the cache keeps them.
+//!
+//! A cursor that goes back goes forward in each row that it finds. There it reads ahead no further than the row, and keeps what it has
+//! read before the row, the block that the row begins with, and what it passed of the row on the way to that:
+//!
+//! ```text
+//!   read ahead, going back │ first block of the row │ passed │ here │ to come ... last block of the row │ passed
+//!          held            │          held          │        │      │               held                │
+//! ```
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -42,7 +51,8 @@ use crate::error::Result;
 /// Bytes that the first read-ahead asks for: eight blocks of a page.
 const AHEAD_BYTES_MIN: u64 = 32 << 10;
 
-/// Bytes that a read-ahead asks for at most. It is also what a cursor holds besides its own block.
+/// Bytes that a read-ahead asks for at most. It is also what a cursor holds besides its own block; as much again in a row that spans
+/// blocks, if it goes back.
 const AHEAD_BYTES_MAX: u64 = 1 << 20;
 
 /// The same for all cursors of a scan: eight levels read ahead as far as one by itself, and what many sublevels hold stays small
@@ -86,7 +96,9 @@ pub(super) enum Pending {
     Nothing,
     /// To the first record not less than `target`.
     Seek,
-    /// The same for a row that was seen in the bounds.
+    /// The same in the row that the cursor was on.
+    SeekInRow,
+    /// The same as `Seek` for a row that was seen in the bounds.
     Row,
     /// To the first record at or after the place.
     Walk,
@@ -94,6 +106,13 @@ pub(super) enum Pending {
     BackFind,
     /// The same, in the block at the place or the one before.
     Back,
+}
+
+/// Where the row lies that a cursor which goes back has found: offsets of blocks.
+#[derive(Debug, Clone, Copy)]
+struct RowBlocks {
+    first: u64,
+    last: u64,
 }
 
 /// A cursor over one SST.
@@ -121,6 +140,10 @@ pub struct SstCursor {
     supplied: Vec<Held>,
     /// The way of the last operation from outside.
     backward: bool,
+    /// The row found last, until the cursor goes on behind it or elsewhere.
+    found_back: Option<RowBlocks>,
+    /// It stopped at the end of a row, before a block that has nothing of it.
+    has_left_row: bool,
     /// Where the data block that is held stands.
     data_place: Option<(usize, usize)>,
     /// See [`CursorOptions::expected_bytes`]; 0 once it was used.
@@ -158,6 +181,8 @@ impl SstCursor {
             want: Vec::new(),
             supplied: Vec::new(),
             backward: false,
+            found_back: None,
+            has_left_row: false,
             data_place: None,
             expected_bytes,
             ahead_bytes_max: (SCAN_AHEAD_BYTES_MAX / beside.max(1) as u64)
@@ -177,6 +202,7 @@ impl SstCursor {
     /// Runs the operation until it is done or blocked. An error ends it, with the cursor on nothing.
     fn run(&mut self) -> Result<Step> {
         self.want.clear();
+        self.has_left_row = false;
         let result = self.run_states();
         match &result {
             Ok(Step::Blocked) => {}
@@ -199,7 +225,7 @@ impl SstCursor {
             let done = match state {
                 Pending::Nothing => true,
                 Pending::Seek if self.target_is_past_end() => true,
-                Pending::Seek | Pending::Row => self.run_seek()?,
+                Pending::Seek | Pending::SeekInRow | Pending::Row => self.run_seek()?,
                 Pending::Walk => self.run_walk()?,
                 Pending::BackFind => self.run_back_find()?,
                 Pending::Back => self.run_back()?,
@@ -207,7 +233,7 @@ impl SstCursor {
             if done {
                 return Ok(Step::Ready);
             }
-            if !self.want.is_empty() {
+            if self.has_left_row || !self.want.is_empty() {
                 return Ok(Step::Blocked);
             }
         }
@@ -232,6 +258,7 @@ impl SstCursor {
                 self.land(record)?;
                 return Ok(true);
             }
+            self.has_left_row = self.pending == Pending::SeekInRow && !self.goes_on_in_row()?;
         }
         // The target lies between the last record of the block and the first of the next.
         self.part_at += 1;
@@ -290,6 +317,8 @@ impl SstCursor {
                 return Ok(true);
             }
             // The row may have begun in an earlier block.
+            let here = self.place_held();
+            self.found_back = Some(RowBlocks { first: here, last: here });
             self.target = row;
             self.pending = Pending::Row;
         } else if self.part_at > 0 {
@@ -362,6 +391,9 @@ impl SstCursor {
             let expected = std::mem::take(&mut self.expected_bytes).min(self.ahead_bytes_max);
             if expected > 0 {
                 self.ahead_bytes = expected;
+            } else if self.pending == Pending::Row {
+                // Where a row begins, the scan that goes back is not over.
+                return Ok(None);
             } else if !self.is_beside_last() {
                 self.ahead_bytes = 0;
                 return Ok(None);
@@ -369,7 +401,11 @@ impl SstCursor {
             self.ask_ahead(index, handle)?;
             return Ok(None);
         };
+        let before = self.data.take();
         self.hold(Held { handle, block: Arc::clone(&block) });
+        if self.found_back.is_some() {
+            self.supplied.extend(before);
+        }
         Ok(Some(block))
     }
 
@@ -404,9 +440,11 @@ impl SstCursor {
                 Some(self.part_at + step).filter(|at| *at < index.len())
             };
             let Some(at) = at else { break };
-            // What separates it from the block at the place says whether any of it is in bounds.
+            // What separates it from the block at the place says whether any of it is in bounds, or of the row.
             let beyond = if self.backward {
                 self.in_partition(index.compare(at, &self.start))? != Ordering::Greater
+            } else if self.found_back.is_some() {
+                !self.in_partition(index.begins_with(at - 1, self.row()))?
             } else {
                 !self.end.is_empty()
                     && self.in_partition(index.compare(at - 1, &self.end))? != Ordering::Less
@@ -473,13 +511,34 @@ impl SstCursor {
         if self.supplied.is_empty() {
             return;
         }
-        let here = self.data.as_ref().map_or(0, |h| h.handle.offset);
-        let backward = self.backward;
+        let here = self.place_held();
+        if self.backward
+            && let Some(row) = &mut self.found_back
+        {
+            row.first = here;
+        }
+        let row = self.found_back;
         self.supplied.retain(|h| {
-            let (near, far) =
-                if backward { (h.handle.offset, here) } else { (here, h.handle.offset) };
-            far.checked_sub(near).is_some_and(|gap| gap > 0 && gap <= 2 * AHEAD_BYTES_MAX)
+            let at = h.handle.offset;
+            let gap = match row {
+                Some(row) if at <= row.first => row.first - at,
+                Some(row) if at > row.last => return false,
+                _ if at <= here => return false,
+                _ => at - here,
+            };
+            gap <= 2 * AHEAD_BYTES_MAX
         });
+    }
+
+    /// Bytes of the blocks that were supplied ahead or are kept.
+    #[cfg(test)]
+    pub(super) fn bytes_kept(&self) -> u64 {
+        self.supplied.iter().map(|held| u64::from(held.handle.len)).sum()
+    }
+
+    /// Where the data block held lies.
+    fn place_held(&self) -> u64 {
+        self.data.as_ref().map_or(0, |h| h.handle.offset)
     }
 
     // Records.
@@ -499,6 +558,32 @@ impl SstCursor {
         let landed = landed.inspect_err(|_| self.record = None)?;
         self.backward = false;
         Ok(landed && (self.record.is_none() || self.key.as_slice() >= target))
+    }
+
+    /// The prefix of the row that the cursor is on, or was on last.
+    fn row(&self) -> &[u8] {
+        self.key.get(..self.row_len).unwrap_or_default()
+    }
+
+    /// Whether that row, of which nothing more is in the block at the place, may go on in the next.
+    fn goes_on_in_row(&self) -> Result<bool> {
+        self.row_goes_on(self.row())
+    }
+
+    /// Goes on behind the last record of the block at the place.
+    fn leave_block(&mut self) -> Result<Step> {
+        let goes_on = self.goes_on_in_row();
+        self.record = None;
+        let goes_on = goes_on?;
+        self.part_at += 1;
+        self.backward = false;
+        self.pending = Pending::Walk;
+        if goes_on {
+            return self.run();
+        }
+        self.want.clear();
+        self.has_left_row = true;
+        Ok(Step::Blocked)
     }
 
     /// Puts the cursor on a record, or on nothing where that lies past the bounds.
@@ -575,6 +660,10 @@ impl Cursor for SstCursor {
         self.target.clear();
         self.target.extend_from_slice(target.max(self.start.as_slice()));
         self.backward = false;
+        if self.record.is_some() && target.starts_with(self.row()) {
+            return self.start(Pending::SeekInRow);
+        }
+        self.found_back = None;
         self.start(Pending::Seek)
     }
 
@@ -582,11 +671,7 @@ impl Cursor for SstCursor {
         let Some((data, record)) = self.held_record() else { return Ok(Step::Ready) };
         let landed = match data.after(record) {
             Ok(Some(next)) => self.land(next),
-            Ok(None) => {
-                self.part_at += 1;
-                self.backward = false;
-                return self.start(Pending::Walk);
-            }
+            Ok(None) => return self.leave_block(),
             Err(malformed) => self.in_data(Err(malformed)),
         };
         if landed.is_err() {
@@ -603,11 +688,13 @@ impl Cursor for SstCursor {
         };
         self.target = bound.to_vec();
         self.backward = true;
+        self.found_back = None;
         let pending = if self.is_empty { Pending::Nothing } else { Pending::BackFind };
         self.start(pending)
     }
 
     fn take_rows(&mut self, before: &[u8], sink: &mut dyn RowSink) -> Result<Step> {
+        self.found_back = None;
         self.take_rows_forward(before, sink)
     }
 
@@ -633,6 +720,10 @@ impl Cursor for SstCursor {
         self.held_record().map(|(data, record)| data.qualifier_bytes(record)).unwrap_or_default()
     }
 
+    fn has_left_row(&self) -> bool {
+        self.has_left_row
+    }
+
     fn wanted(&self, out: &mut Vec<BlockRequest>) {
         out.extend_from_slice(&self.want);
     }
@@ -648,6 +739,9 @@ impl Cursor for SstCursor {
     }
 
     fn resume(&mut self) -> Result<Step> {
+        if self.has_left_row {
+            self.found_back = None;
+        }
         self.run()
     }
 }

@@ -375,7 +375,7 @@ impl SstCursor {
     }
 
     /// Whether the row, whose record is the last of the block at the place, may go on in the next.
-    fn row_goes_on(&self, row: &[u8]) -> Result<bool> {
+    pub(super) fn row_goes_on(&self, row: &[u8]) -> Result<bool> {
         let Some(partition) = &self.partition else { return Ok(true) };
         // The separator lies behind all keys of the block: it begins with the row where more of it may follow.
         let index = self.in_partition(partition.block.index())?;

@@ -150,7 +150,7 @@ fn settle(cursor: &mut SstCursor, mut step: Step) -> Result<()> {
     while step == Step::Blocked {
         let mut requests = Vec::new();
         cursor.wanted(&mut requests);
-        assert!(!requests.is_empty(), "blocked on nothing");
+        assert!(!requests.is_empty() || cursor.has_left_row(), "blocked on nothing");
         let io = TestIo::default();
         let blocks = if rounds % 2 == 0 {
             load_blocks(&io, requests.clone()).now_or_never().unwrap()
@@ -306,6 +306,58 @@ proptest! {
                 seek_row_before(&mut cursor, &bound).unwrap();
                 assert_eq!(current(&cursor).as_ref(), model_row_before(&records, &bound));
             }
+        }
+    }
+
+    #[test]
+    fn a_cursor_that_goes_back_can_go_on_in_the_row_and_behind_it(
+        records in samples(1..200),
+        options in any_options(),
+        moves in prop::collection::vec(
+            prop::collection::vec(prop::option::of(any::<(u64, u64)>()), 0..8),
+            1..12,
+        ),
+        cache_bytes in prop_oneof![Just(1u64), Just(1 << 20)],
+    ) {
+        let files = TestFiles::default();
+        write(&files, &records, options);
+        let reader = open(&files, cache_bytes).unwrap();
+        let mut cursor = reader.cursor(CursorOptions::default());
+        let mut bound = Vec::new();
+        for moves in moves {
+            seek_row_before(&mut cursor, &bound).unwrap();
+            let Some(first) = model_row_before(&records, &bound) else {
+                prop_assert_eq!(current(&cursor), None);
+                break;
+            };
+            let row = first.view().row_prefix();
+            let mut at = records.iter().position(|r| r == first).unwrap();
+            let end = at + records[at..].iter().take_while(|r| r.view().row_prefix() == row).count();
+            for sought in moves {
+                let shown = current(&cursor);
+                prop_assert_eq!(shown.as_ref(), records.get(at));
+                let Some(here) = records.get(at) else { break };
+                // Somewhere in the row, perhaps behind its last record.
+                let target = sought.filter(|_| at < end).and_then(|(which, around)| {
+                    let near = &records[at + which as usize % (end - at)].key;
+                    let mut targets = keys_around(near);
+                    targets.retain(|t| t.starts_with(row) && *t > here.key);
+                    targets.get(around as usize % targets.len().max(1)).cloned()
+                });
+                let step = if let Some(target) = target {
+                    at = records.iter().position(|r| r.key >= target).unwrap_or(records.len());
+                    cursor.seek(&target).unwrap()
+                } else {
+                    at += 1;
+                    cursor.next().unwrap()
+                };
+                if step == Step::Blocked && cursor.has_left_row() {
+                    let next = records.get(at).map(|r| r.view().row_prefix().to_vec());
+                    prop_assert!(next.as_deref() != Some(here.view().row_prefix()));
+                }
+                settle(&mut cursor, step).unwrap();
+            }
+            bound = row.to_vec();
         }
     }
 
@@ -624,7 +676,7 @@ fn a_scan_reads_ahead_and_joins_neighbours_into_one_read() {
         while step == Step::Blocked {
             let mut requests = Vec::new();
             cursor.wanted(&mut requests);
-            rounds += 1;
+            rounds += usize::from(!requests.is_empty());
             let io = TestIo::default();
             let loaded = load_blocks(&io, requests.clone()).now_or_never().unwrap();
             assert!(io.reads.load(Ordering::Relaxed) <= 2, "neighbours are read together");
@@ -670,6 +722,44 @@ fn a_scan_of_known_length_reads_no_pages_beyond_it_for_what_pads_them() {
         }
         assert!(cursor.entry().is_some());
         assert_eq!(loaded, 21, "the first, and twenty pages");
+    }
+}
+
+#[test]
+fn a_cursor_that_goes_back_keeps_what_it_read_ahead_each_way_and_no_more() {
+    // Rows of a megabyte and a half, and of some blocks.
+    for (rows, columns) in [(6, 1_500), (600, 15)] {
+        let value = [7; 1_000];
+        let column = |row: usize, column: usize| {
+            cell(&format!("row-{row:04}"), 1, &format!("q{column:05}"), 5, &value)
+        };
+        let records: Vec<_> =
+            (0..rows * columns).map(|at| column(at / columns, at % columns)).collect();
+        let options = SstOptions {
+            compression: Compression::None,
+            index_partition_bytes: 1 << 20,
+            ..SstOptions::default()
+        };
+        let files = TestFiles::default();
+        write(&files, &records, options);
+        let reader = open(&files, 1).unwrap();
+        let mut cursor = reader.cursor(CursorOptions::default());
+        let (mut bound, mut kept_max) = (Vec::new(), 0);
+        for row in (0..rows).rev() {
+            let mut step = cursor.seek_row_before(&bound).unwrap();
+            for expected in &records[row * columns..][..columns] {
+                settle(&mut cursor, step).unwrap();
+                assert_eq!(current(&cursor).as_ref(), Some(expected));
+                kept_max = kept_max.max(cursor.bytes_kept());
+                bound = expected.view().row_prefix().to_vec();
+                step = cursor.next().unwrap();
+            }
+        }
+        let kept = 512 << 10..(2 << 20) + (64 << 10);
+        assert!(kept.contains(&kept_max), "{kept_max} bytes for rows of {columns} columns");
+        let read = reader.metrics().blocks_read.get() as f64;
+        let blocks = reader.properties().data_blocks as f64;
+        assert!(read < 1.1 * blocks, "{read} of {blocks} blocks");
     }
 }
 

@@ -10,7 +10,7 @@ use futures::executor::block_on;
 use proptest::prelude::*;
 
 use tepui_engine::ErrorKind;
-use tepui_engine::cell::{FamilyId, RowBatch, RowRange};
+use tepui_engine::cell::{FamilyId, Mutation, RowBatch, RowRange, TimestampRange};
 use tepui_engine::db::{CompressionPolicy, Engine, EngineOptions, Health, HeldBy, SyncMode};
 use tepui_engine::io::{
     CrashMode, DirEntry, Directory, Fault, FaultFiles, FaultOp, FileLock, Files, ManualClock,
@@ -589,6 +589,116 @@ fn a_scan_that_ends_before_a_damaged_block_does_not_fail_for_having_read_ahead()
     assert!(first_damaged > 20, "{first_damaged}");
     // That the last one before the damage is complete shows in the block behind it.
     assert!(rows + 1 >= first_damaged, "{rows} of {first_damaged} rows before the damage");
+}
+
+/// Rows that take the general way: with values of these lengths, and the tombstone of a column that an older file has of
+/// each. They are flushed together; the name of their file.
+fn flush_with_tombstones(rig: &Rig, rows: std::ops::Range<usize>, lens: &[usize]) -> String {
+    let ssts = || rig.files.list(Path::new("/data/sst")).unwrap().into_iter().map(|e| e.name);
+    if ssts().len() == 0 {
+        for n in 0..200 {
+            rig.apply(format!("row-{n:03}").as_bytes(), vec![put(1, "deleted", 1, "")]);
+        }
+        block_on(rig.tablet.flush()).unwrap();
+    }
+    let before: Vec<_> = ssts().collect();
+    for n in rows {
+        let delete = Mutation::DeleteCells {
+            family: FamilyId(1),
+            qualifier: "deleted".into(),
+            timestamps: TimestampRange::ALL,
+        };
+        let cell = |(c, len): (usize, &usize)| put(1, &format!("q{c}"), 1000, &"x".repeat(*len));
+        let cells = lens.iter().enumerate().map(cell);
+        rig.apply(format!("row-{n:03}").as_bytes(), cells.chain([delete]).collect());
+    }
+    block_on(rig.tablet.flush()).unwrap();
+    let mut new = ssts().filter(|name| !before.contains(name));
+    new.next().expect("a file was written")
+}
+
+fn damage(files: &MemoryFiles, path: &Path, at: usize) {
+    let mut bytes = files.contents(path).unwrap();
+    bytes[at] ^= 0xFF;
+    files.put_contents(path, bytes);
+}
+
+#[test]
+fn a_scan_returns_every_row_before_a_damaged_block_and_none_that_goes_on_into_it() {
+    let mut went_on = 0;
+    // Some rows a block; half a block; and two blocks a row.
+    for lens in [&[200][..], &[400; 4], &[900, 900]] {
+        for damaged in [10_000, 20_000, 21_000, 22_000, 23_000, 24_000, 40_000] {
+            let rig = Rig::new(of_many_blocks(0), plain_schema(), 3);
+            let sst = flush_with_tombstones(&rig, 0..200, lens);
+            damage(&rig.files, &Path::new("/data/sst").join(&sst), damaged);
+            let is_readable = |n: usize, projection: &Projection| {
+                let row = format!("row-{n:03}");
+                let read = rig.tablet.read_row(row.as_bytes(), projection, ReadView::Durable);
+                block_on(read).is_ok()
+            };
+            let all = Projection::all();
+            let readable = (0..200).take_while(|n| is_readable(*n, &all)).count();
+            assert!((5..180).contains(&readable), "{readable}");
+            let (rows, error) = rows_from(&rig.tablet, 0, usize::MAX, &all);
+            let error = error.expect("the block is damaged");
+            assert_eq!(error.kind(), ErrorKind::Corruption);
+            assert!(error.message().contains(&sst), "{error}");
+            assert!(error.message().contains("offset"), "{error}");
+            assert_eq!(rows, readable, "{lens:?}, damaged at {damaged}");
+            let mut stream = rig.tablet.scan(ScanOptions {
+                range: RowRange::all(),
+                projection: Projection::all(),
+                reverse: true,
+                rows_hint: None,
+                snapshot: None,
+            });
+            let stream = stream.as_mut().unwrap();
+            let behind = (0..200).rev().take_while(|n| is_readable(*n, &all)).count();
+            let returned = std::iter::from_fn(|| block_on(stream.next()).ok().flatten());
+            assert_eq!(returned.filter(|row| !row.cells.is_empty()).count(), behind);
+            let first = Projection::newest_of([(FamilyId(1), "q0".into())]);
+            went_on += usize::from(is_readable(readable, &first));
+        }
+    }
+    assert!(went_on > 3, "{went_on} rows with a cell before the block");
+}
+
+#[test]
+fn a_scan_returns_every_row_before_a_file_of_the_level_that_cannot_be_opened() {
+    let options = of_many_blocks(0);
+    for (is_joined, is_missing) in [(false, true), (false, false), (true, true), (true, false)] {
+        let rig = Rig::new(options.clone(), plain_schema(), 3);
+        let ssts = if is_joined {
+            let ssts = [0..20, 20..40, 40..60].map(|rows| {
+                for n in rows {
+                    rig.apply(format!("row-{n:03}").as_bytes(), vec![put(1, "q", 1000, "old")]);
+                }
+                block_on(rig.tablet.flush()).unwrap();
+                rig.files.list(Path::new("/data/sst")).unwrap().pop().unwrap().name
+            });
+            // The last row of a file is in memory as well.
+            rig.apply(b"row-019", vec![put(1, "q", 2000, "new")]);
+            ssts
+        } else {
+            [0..20, 20..40, 40..60].map(|rows| flush_with_tombstones(&rig, rows, &[400]))
+        };
+        let Rig { files, engine, tablet, .. } = rig;
+        drop((engine, tablet));
+        let path = Path::new("/data/sst").join(&ssts[1]);
+        if is_missing {
+            files.remove(&path).unwrap();
+        } else {
+            let footer = files.contents(&path).unwrap().len() - 5;
+            damage(&files, &path, footer);
+        }
+        let faulty = faulty_with(&files, options.clone());
+        let (rows, error) = rows_from(&faulty.tablet, 0, usize::MAX, &Projection::all());
+        let error = error.expect("a file cannot be opened");
+        assert_eq!(error.kind(), ErrorKind::Corruption);
+        assert!(error.message().contains(&ssts[1]), "{error}");
+        assert_eq!(rows, 20, "joined: {is_joined}, missing: {is_missing}");
+    }
 }
 
 /// Files of many blocks, and of many values, each joined into reads of up to a megabyte.

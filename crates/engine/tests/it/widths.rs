@@ -191,3 +191,45 @@ fn progress_counts_all_cells_that_a_scan_passes_over() {
     let expected = rows * cells / usize::try_from(SCAN_PROGRESS_RECORDS).unwrap();
     assert!((expected..=expected + 1).contains(&marks), "{marks} marks, not {expected}");
 }
+
+#[test]
+fn a_reverse_scan_of_a_level_reads_no_more_than_one_forward() {
+    // Files of a sublevel, in each row the tombstone of what an older file has, so that none takes the short cut.
+    let row = |file: usize, row: usize| Bytes::from(format!("row-{file:02}-{row:02}"));
+    let reads = [false, true].map(|reverse| {
+        let files = FaultFiles::new(Arc::new(MemoryFiles::new()));
+        let mut options = EngineOptions { target_file_bytes: 8 << 20, ..tiny_options() };
+        options.sst.block_bytes = 1 << 10;
+        options.block_cache_bytes = 16 << 10;
+        options.separate_values_bytes = 0;
+        options.l0_compaction_files = 100;
+        let clock = Arc::new(ManualClock::new(START_MICROS));
+        let open =
+            || open_started(env(Arc::new(files.clone()), Arc::clone(&clock), 1), options.clone());
+        let (engine, tablet) = open();
+        let apply = |row, mutations| block_on(tablet.apply(RowBatch { row, mutations })).unwrap();
+        for n in 0..1_000 {
+            apply(row(n / 50, n % 50), vec![put(1, "deleted", 1, "")]);
+        }
+        block_on(tablet.flush()).unwrap();
+        for n in 0..1_000 {
+            let deleted = Mutation::DeleteCells {
+                family: FamilyId(1),
+                qualifier: "deleted".into(),
+                timestamps: TimestampRange::ALL,
+            };
+            apply(row(n / 50, n % 50), vec![put(1, "q", 1, &"a value ".repeat(20)), deleted]);
+            if n % 50 == 49 {
+                block_on(tablet.flush()).unwrap();
+            }
+        }
+        drop(engine);
+        drop(tablet);
+        let (_engine, tablet) = open();
+        let read = || scan(&tablet, RowRange::all(), Projection::all(), reverse, None);
+        let (rows, reads) = count_reads(&files, read);
+        assert_eq!(rows.unwrap().len(), 1_000);
+        reads
+    });
+    assert!(reads[1] <= reads[0] + reads[0] / 4, "forward and back: {reads:?}");
+}

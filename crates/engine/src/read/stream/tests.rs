@@ -11,18 +11,19 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::aside::Helper;
-use crate::cache::QuickBlockCache;
+use crate::cache::{BlockCache as _, QuickBlockCache};
 use crate::cell::{FamilyId, Mutation, SEQ_MAX, TimestampRange};
 use crate::error::ErrorKind;
 use crate::io::Files as _;
 use crate::memtable::Memtable;
+use crate::random::mix64;
 use crate::read::testing::model::{
     Event, History, any_history, any_qualifier, any_range, any_timestamps, project, record, schema,
 };
 use crate::read::testing::{NoIo, Record, VecCursor, cursors, read};
 use crate::read::{FamilyProjection, QualifierRange};
 use crate::sst::testing::{TestFiles, TestIo};
-use crate::sst::{CursorOptions, SstOptions, SstReader, SstWriter};
+use crate::sst::{Compression, CursorOptions, SstOptions, SstReader, SstWriter};
 use crate::tablet::TabletId;
 
 fn spec(snapshot: Seq) -> ReadSpec {
@@ -783,4 +784,77 @@ fn a_future_dropped_while_blocked_loses_nothing() {
         }
     }
     assert_eq!(rows, history.rows(SEQ_MAX, &schema(None)));
+}
+
+/// Rows of some cells of a hundred bytes, each with a tombstone of a column, so that none takes the short cut.
+fn rows_with_tombstones(rows: u64, cells: u64) -> Vec<Record> {
+    let of_row = |n: u64| {
+        let row = format!("row-{n:06}");
+        let delete = Mutation::DeleteCells {
+            family: FamilyId(1),
+            qualifier: Bytes::from_static(b"a"),
+            timestamps: TimestampRange::ALL,
+        };
+        let value: Vec<u8> = (0..13).flat_map(|at| mix64(n * 16 + at).to_le_bytes()).collect();
+        let mut records = vec![record(row.as_bytes(), &delete, 2 * n + 1)];
+        let cell = |c| put(&row, 1, &format!("c{c:04}"), 1, &value, 2 * n + 2);
+        records.extend((0..cells).map(cell));
+        records
+    };
+    (0..rows).flat_map(of_row).collect()
+}
+
+/// A file of these records whose blocks lie in `cache`.
+fn file(id: u64, records: &[Record], cache: &Arc<QuickBlockCache>) -> Arc<SstReader> {
+    let (files, path) = (TestFiles::default(), Path::new("/1.sst"));
+    let options = SstOptions { compression: Compression::None, ..SstOptions::default() };
+    let mut writer = SstWriter::new(files.create(path).unwrap(), path, id, options, 0);
+    for (key, value) in records {
+        writer.add(KeyView::parse(key).unwrap(), value).unwrap();
+    }
+    writer.finish().unwrap();
+    SstReader::open(&files, path, id, Arc::clone(cache) as _).unwrap()
+}
+
+/// The rows of a scan of these files.
+fn scanned(readers: &[Arc<SstReader>], spec: ReadSpec) -> Vec<Row> {
+    let options = CursorOptions { beside: readers.len(), ..CursorOptions::default() };
+    let cursor = |r: &Arc<SstReader>| Box::new(r.cursor(options.clone())) as Box<dyn Cursor>;
+    let cursors = readers.iter().map(cursor).collect();
+    let io = Arc::new(TestIo::default());
+    let mut stream = RowStream::new(cursors, spec, io, Box::new(()));
+    let mut rows = Vec::new();
+    while let Some(row) = step(&mut stream).unwrap() {
+        rows.push(row);
+    }
+    rows
+}
+
+#[test]
+fn a_scan_reads_each_block_about_once_also_back_and_where_no_row_takes_the_short_cut() {
+    for (cells, files) in [(1, 1), (5, 1), (30, 1), (90, 1), (1, 2), (5, 2)] {
+        let records = rows_with_tombstones(18_000 / cells, cells);
+        // Those of a row are dealt to the files in turn.
+        let dealt = |at: usize| records.iter().skip(at).step_by(files).cloned().collect::<Vec<_>>();
+        // Keeps none of them.
+        let cache = Arc::new(QuickBlockCache::new(1));
+        let readers: Vec<_> =
+            (0..files).map(|at| file(at as u64 + 1, &dealt(at), &cache)).collect();
+        let blocks: u64 = readers.iter().map(|r| r.properties().data_blocks).sum();
+        assert!(blocks > 500, "{blocks} blocks");
+        let [forward, back] = [false, true].map(|reverse| {
+            let before = cache.sst_metrics().blocks_read.get();
+            let mut rows = scanned(&readers, ReadSpec { reverse, ..spec(SEQ_MAX) });
+            if reverse {
+                rows.reverse();
+            }
+            let reads = cache.sst_metrics().blocks_read.get() - before;
+            let reads = reads as f64 / blocks as f64;
+            (rows, reads)
+        });
+        assert_eq!(forward.0.len() as u64, 18_000 / cells);
+        assert!(forward.0 == back.0, "{cells} cells, {files} files");
+        let (forward, back) = (forward.1, back.1);
+        assert!(forward < 1.2 && back < 1.2, "{cells} cells, {files} files: {forward} {back}");
+    }
 }
