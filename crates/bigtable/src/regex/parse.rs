@@ -2,8 +2,8 @@
 //!
 //! A parser of our own, and not a rewrite of the pattern to another dialect, since the dialects differ
 //! in places where a rewrite would be silently wrong: `[a&&b]` and `[a[b]` are ordinary classes in RE2,
-//! `\C` is any byte, `\Q...\E` quotes, `\12` is octal, `{,3}` is literal text, `(?i)` folds bytes as
-//! Latin-1, and patterns are bytes, not text. What RE2 refuses is refused here: backreferences,
+//! `\C` is any byte, `\Q...\E` quotes, `\12` is octal, `{,3}` is literal text, `(?i)` folds the letters of
+//! ASCII alone, groups may share a name, and patterns are bytes, not text. What RE2 refuses is refused here: backreferences,
 //! look-around, doubled repetition, counts over 1000.
 //!
 //! ```text
@@ -12,8 +12,6 @@
 //! repeat      = ( "*" | "+" | "?" | "{n}" | "{n,}" | "{n,m}" ) [ "?" ]
 //! atom        = byte | "." | "^" | "$" | class | escape | "(" alternation ")" | "(?flags)" | ...
 //! ```
-
-use std::collections::HashSet;
 
 use regex_syntax::hir::{Hir, Look, Repetition};
 
@@ -52,15 +50,8 @@ type Result<T> = std::result::Result<T, SyntaxError>;
 
 /// Parses a whole pattern.
 pub(super) fn parse(pattern: &[u8], classes: &mut UnicodeClasses) -> Result<Hir> {
-    let mut parser = Parser {
-        pattern,
-        at: 0,
-        flags: Flags::default(),
-        depth: 0,
-        names: HashSet::new(),
-        classes,
-        posix_ends: true,
-    };
+    let mut parser =
+        Parser { pattern, at: 0, flags: Flags::default(), depth: 0, classes, posix_ends: true };
     let tree = parser.alternation()?;
     match parser.peek() {
         None => Ok(tree.hir),
@@ -88,7 +79,6 @@ struct Parser<'a> {
     at: usize,
     flags: Flags,
     depth: u32,
-    names: HashSet<&'a [u8]>,
     classes: &'a mut UnicodeClasses,
     /// Whether a `:]` may lie ahead: where none does, nobody need look for it again.
     posix_ends: bool,
@@ -279,7 +269,7 @@ impl<'a> Parser<'a> {
             self.at += 1;
         }
         let name = self.since(name_start);
-        if name.is_empty() || !self.eat(b">") || !self.names.insert(name) {
+        if name.is_empty() || !self.eat(b">") {
             return Err(SyntaxError::new("invalid named capture group", self.since(start)));
         }
         Ok(())
