@@ -9,7 +9,7 @@ use quick_cache::{DefaultHashBuilder, Lifecycle, Weighter};
 
 use super::steps::{DataShare, HOT_PART, REMEMBERED_PART, STEPS, Steps};
 use super::{
-    BlockCache, CacheOptions, CacheStats, FilterStats, Flights, KindStats, PartitionPool,
+    Ahead, BlockCache, CacheOptions, CacheStats, FilterStats, Flights, KindStats, PartitionPool,
     ROOM_FOR_ALL_DIVISOR,
 };
 use crate::sst::{Block, Counter, FileId, KindMetrics, SstMetrics};
@@ -103,6 +103,7 @@ pub struct QuickBlockCache {
     blocks: Arc<Blocks>,
     partitions: PartitionPool,
     flights: Arc<Flights>,
+    ahead: Arc<Ahead>,
     metrics: Arc<SstMetrics>,
     epoch: Arc<Epoch>,
     /// Bytes that the data blocks of open files would take.
@@ -146,7 +147,8 @@ impl QuickBlockCache {
         let rest = DataShare::new(capacity_bytes, steps, resize);
         let partitions = PartitionPool::new(&options, Arc::clone(&metrics), rest);
         let (flights, open_bytes) = (Arc::default(), AtomicU64::new(0));
-        Self { capacity_bytes, blocks, partitions, flights, metrics, epoch, open_bytes }
+        let ahead = Arc::new(Ahead::new(capacity_bytes));
+        Self { capacity_bytes, blocks, partitions, flights, ahead, metrics, epoch, open_bytes }
     }
 }
 
@@ -251,6 +253,10 @@ impl BlockCache for QuickBlockCache {
 
     fn flights(&self) -> &Arc<Flights> {
         &self.flights
+    }
+
+    fn ahead(&self) -> &Arc<Ahead> {
+        &self.ahead
     }
 }
 

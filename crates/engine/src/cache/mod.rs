@@ -18,6 +18,7 @@
 //! again. So a scan that touches each block once pushes out neither the partitions nor the data blocks that
 //! point reads come back to.
 
+mod ahead;
 mod blocks;
 mod directory;
 mod flights;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 
 use crate::sst::{Block, FileId, SstMetrics};
 
+pub use ahead::Ahead;
 pub use blocks::QuickBlockCache;
 pub(crate) use blocks::TABLE_BYTES;
 pub use directory::{Directory, PartitionId, Resident};
@@ -167,4 +169,6 @@ pub trait BlockCache: Send + Sync + fmt::Debug {
     fn sst_metrics(&self) -> &SstMetrics;
     /// The loads under way.
     fn flights(&self) -> &Arc<Flights>;
+    /// What scans have read ahead and not come to.
+    fn ahead(&self) -> &Arc<Ahead>;
 }

@@ -37,6 +37,11 @@ impl ReadyRows {
         self.rows.is_empty()
     }
 
+    /// Whether the last of them is a mark of progress, which is not to wait for more.
+    pub(super) fn ends_in_mark(&self) -> bool {
+        self.rows.back().is_some_and(ReadRow::is_mark)
+    }
+
     /// Bytes of values to fetch.
     pub(super) fn fetch_bytes(&self) -> u64 {
         self.fetch_bytes

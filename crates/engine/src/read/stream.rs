@@ -306,6 +306,7 @@ impl RowStream {
             && !self.blocked
             && self.failure.is_none()
             && self.ready.fetch_bytes() < self.fetch_max
+            && !self.ready.ends_in_mark()
             && self.ready_bytes < BYTES_TAKEN_MAX
             && self.ready.len() < ROWS_TAKEN_MAX.min(self.gather_rows)
     }

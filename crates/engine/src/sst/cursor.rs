@@ -20,7 +20,7 @@
 //! on, the blocks behind it are asked for too: 32 KiB, then twice as much each time, to 1 MiB, never
 //! past the partition at hand nor the end of the bounds; before it, for a scan that goes back. A caller that
 //! knows how much it wants gets that with the first miss. A miss anywhere else starts over, unless it is of the block that a row
-//! begins with, going back. Blocks that were supplied ahead are held until the cursor has passed them, so it does
+//! begins with, going back. Where all cursors together [hold too much](crate::cache::Ahead), each asks for no more than 32 KiB. Blocks that were supplied ahead are held until the cursor has passed them, so it does
 //! not matter whether the cache keeps them.
 //!
 //! A cursor that goes back goes forward in each row that it finds. There it reads ahead no further than the row, and keeps what it has
@@ -42,6 +42,7 @@ use super::footer::Handle;
 use super::index::IndexBlock;
 use super::reader::SstReader;
 use super::rows::RowSink;
+use super::supplied::Supplied;
 use crate::cache::PartitionId;
 use crate::cell::{KeyView, RowRange, encode_suffix, row_prefix};
 use crate::codec::{Malformed, Parsed};
@@ -63,6 +64,10 @@ const SCAN_AHEAD_BYTES_MAX: u64 = 8 << 20;
 /// compress to less than one.
 const AHEAD_BLOCKS_MAX: usize = 256;
 
+/// Bytes of bounds whose caller wants all of them that are asked for at once: two of the first steps, for one wait in place of two or three.
+/// Larger ones are scans, whose caller may stop before.
+const AHEAD_OF_ALL_BYTES_MAX: u64 = 128 << 10;
+
 /// How a cursor reads.
 #[derive(Debug, Clone)]
 pub struct CursorOptions {
@@ -73,13 +78,21 @@ pub struct CursorOptions {
     /// Bytes that the caller will want from where it goes first, as far as it knows: the first blocks that are
     /// missing are asked for together, up to these. 0 where it does not know.
     pub expected_bytes: u64,
+    /// Whether it will want all that is in the bounds, as far as it knows: where that is little, it is asked for together.
+    pub wants_all: bool,
     /// Cursors of the same scan, this one among them: together they read ahead so far and no further.
     pub beside: usize,
 }
 
 impl Default for CursorOptions {
     fn default() -> Self {
-        Self { bounds: RowRange::all(), fill_cache: true, expected_bytes: 0, beside: 1 }
+        Self {
+            bounds: RowRange::all(),
+            fill_cache: true,
+            expected_bytes: 0,
+            wants_all: false,
+            beside: 1,
+        }
     }
 }
 
@@ -137,7 +150,7 @@ pub struct SstCursor {
     pending: Pending,
     target: Vec<u8>,
     want: Vec<BlockRequest>,
-    supplied: Vec<Held>,
+    supplied: Supplied,
     /// The way of the last operation from outside.
     backward: bool,
     /// The row found last, until the cursor goes on behind it or elsewhere.
@@ -148,13 +161,15 @@ pub struct SstCursor {
     data_place: Option<(usize, usize)>,
     /// See [`CursorOptions::expected_bytes`]; 0 once it was used.
     expected_bytes: u64,
+    /// See [`CursorOptions::wants_all`]; false once it was used.
+    wants_all: bool,
     ahead_bytes: u64,
     ahead_bytes_max: u64,
 }
 
 impl SstCursor {
     pub(super) fn new(reader: Arc<SstReader>, options: CursorOptions) -> Self {
-        let CursorOptions { bounds, fill_cache, expected_bytes, beside } = options;
+        let CursorOptions { bounds, fill_cache, expected_bytes, wants_all, beside } = options;
         // Short reads come back to their index partitions as point reads do; of a long scan nobody knows.
         let is_short = (1..=AHEAD_BYTES_MAX).contains(&expected_bytes);
         let fill = match (fill_cache, is_short) {
@@ -179,12 +194,13 @@ impl SstCursor {
             pending: Pending::Nothing,
             target: Vec::new(),
             want: Vec::new(),
-            supplied: Vec::new(),
+            supplied: Supplied::new(reader.cache().ahead()),
             backward: false,
             found_back: None,
             has_left_row: false,
             data_place: None,
             expected_bytes,
+            wants_all,
             ahead_bytes_max: (SCAN_AHEAD_BYTES_MAX / beside.max(1) as u64)
                 .clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX),
             ahead_bytes: 0,
@@ -321,11 +337,16 @@ impl SstCursor {
             self.found_back = Some(RowBlocks { first: here, last: here });
             self.target = row;
             self.pending = Pending::Row;
-        } else if self.part_at > 0 {
-            self.part_at -= 1;
-        } else if self.top_at > 0 {
-            self.top_at -= 1;
+        } else if let Some(part_at) = self.part_at.checked_sub(1) {
+            self.part_at = part_at;
+            // What separates a block from those behind it says whether it has any row of the bounds.
+            let index = self.in_partition(partition.index())?;
+            return Ok(self.in_partition(index.compare(part_at, &self.start))? != Ordering::Greater);
+        } else if let Some(top_at) = self.top_at.checked_sub(1) {
+            self.top_at = top_at;
             self.part_at = usize::MAX;
+            let compared = self.reader.top().compare(top_at, &self.start);
+            return Ok(self.reader.at_top(compared)? != Ordering::Greater);
         } else {
             return Ok(true);
         }
@@ -371,7 +392,7 @@ impl SstCursor {
             self.ask(handle, Some(PartitionId::Index(self.top_at)));
             return Ok(None);
         };
-        self.supplied.retain(|h| h.handle != handle);
+        self.supplied.retain(|supplied| supplied != handle);
         self.partition = Some(Held { handle, block: Arc::clone(&block) });
         Ok(Some(block))
     }
@@ -388,7 +409,10 @@ impl SstCursor {
         }
         let Some(block) = self.find_data(&partition, self.part_at, handle) else {
             self.ask(handle, None);
-            let expected = std::mem::take(&mut self.expected_bytes).min(self.ahead_bytes_max);
+            let expected = match std::mem::take(&mut self.expected_bytes) {
+                0 if std::mem::take(&mut self.wants_all) => self.bytes_to_bound(index, handle)?,
+                expected => expected.min(self.ahead_bytes_max),
+            };
             if expected > 0 {
                 self.ahead_bytes = expected;
             } else if self.pending == Pending::Row {
@@ -403,15 +427,35 @@ impl SstCursor {
         };
         let before = self.data.take();
         self.hold(Held { handle, block: Arc::clone(&block) });
-        if self.found_back.is_some() {
-            self.supplied.extend(before);
+        if let Some(before) = before.filter(|_| self.found_back.is_some()) {
+            self.supplied.push(before);
         }
         Ok(Some(block))
     }
 
+    /// Bytes of the blocks behind the one at the place, to the end of the bounds in the way that the cursor goes; 0 where they are
+    /// many, or go beyond the partition.
+    fn bytes_to_bound(&self, index: &IndexBlock, here: Handle) -> Result<u64> {
+        let bound = if self.backward { &self.start } else { &self.end };
+        if bound.is_empty() {
+            return Ok(0);
+        }
+        let at = self.in_partition(index.find(bound, false))?;
+        if at >= index.len() || self.backward && at == 0 {
+            return Ok(0);
+        }
+        let last = self.in_partition(index.handle(at, self.reader.blocks_end()))?;
+        let bytes = if self.backward {
+            here.offset.saturating_sub(last.offset)
+        } else {
+            last.end().saturating_sub(here.end())
+        };
+        Ok(if bytes <= AHEAD_OF_ALL_BYTES_MAX { bytes } else { 0 })
+    }
+
     /// Holds the data block at the place.
     pub(super) fn hold(&mut self, held: Held) {
-        self.supplied.retain(|h| h.handle != held.handle);
+        self.supplied.retain(|supplied| supplied != held.handle);
         self.data_place = Some((self.top_at, self.part_at));
         self.data = Some(held);
     }
@@ -431,8 +475,10 @@ impl SstCursor {
     /// Asks for blocks beyond the one at the place, which is `last`, in the way that the cursor goes. A block counts with the padding
     /// between it and the one before it in that way, which is read with it.
     fn ask_ahead(&mut self, index: &IndexBlock, mut last: Handle) -> Result<()> {
-        let mut left = self.ahead_bytes;
-        self.ahead_bytes = (self.ahead_bytes * 2).clamp(AHEAD_BYTES_MIN, self.ahead_bytes_max);
+        let most =
+            if self.supplied.are_too_many() { AHEAD_BYTES_MIN } else { self.ahead_bytes_max };
+        let mut left = self.ahead_bytes.min(most);
+        self.ahead_bytes = (self.ahead_bytes * 2).clamp(AHEAD_BYTES_MIN, most);
         for step in 1..=AHEAD_BLOCKS_MAX {
             let at = if self.backward {
                 self.part_at.checked_sub(step)
@@ -460,8 +506,7 @@ impl SstCursor {
             };
             let Some(rest) = left.checked_sub(step_bytes) else { break };
             (left, last) = (rest, handle);
-            let supplied = self.supplied.iter().any(|h| h.handle == handle);
-            if !supplied && self.reader.peek(None, handle).is_none() {
+            if self.supplied.get(handle).is_none() && self.reader.peek(None, handle).is_none() {
                 self.want.push(self.reader.request_data(handle, self.fill).ahead());
             }
         }
@@ -470,7 +515,7 @@ impl SstCursor {
 
     /// A block among those supplied.
     fn supplied(&self, handle: Handle) -> Option<Arc<Block>> {
-        self.supplied.iter().find(|h| h.handle == handle).map(|h| Arc::clone(&h.block))
+        self.supplied.get(handle).cloned()
     }
 
     /// An index partition among those supplied, or in memory.
@@ -518,8 +563,8 @@ impl SstCursor {
             row.first = here;
         }
         let row = self.found_back;
-        self.supplied.retain(|h| {
-            let at = h.handle.offset;
+        self.supplied.retain(|handle| {
+            let at = handle.offset;
             let gap = match row {
                 Some(row) if at <= row.first => row.first - at,
                 Some(row) if at > row.last => return false,
@@ -533,7 +578,7 @@ impl SstCursor {
     /// Bytes of the blocks that were supplied ahead or are kept.
     #[cfg(test)]
     pub(super) fn bytes_kept(&self) -> u64 {
-        self.supplied.iter().map(|held| u64::from(held.handle.len)).sum()
+        self.supplied.stored_bytes()
     }
 
     /// Where the data block held lies.

@@ -65,6 +65,7 @@ mod residence;
 mod row_note;
 mod rows;
 mod salvage;
+mod supplied;
 mod tail;
 #[cfg(test)]
 pub(crate) mod testing;

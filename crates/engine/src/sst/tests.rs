@@ -725,6 +725,92 @@ fn a_scan_of_known_length_reads_no_pages_beyond_it_for_what_pads_them() {
     }
 }
 
+/// A file of so many rows, each of which fills a page.
+fn row_a_page(rows: usize) -> (Vec<Sample>, Arc<SstReader>) {
+    let value = [7; PAGE_BYTES * 9 / 10];
+    let row = |i: usize| cell(&format!("row-{i:08}"), 1, "q", 5, &value);
+    let records: Vec<_> = (0..rows).map(row).collect();
+    let options = SstOptions {
+        compression: Compression::None,
+        index_partition_bytes: 1 << 20,
+        ..SstOptions::default()
+    };
+    let reader = written(&records, options);
+    (records, reader)
+}
+
+#[test]
+fn a_short_range_of_which_all_is_wanted_is_asked_for_at_once() {
+    let (_, reader) = row_a_page(400);
+    let rounds = |rows: usize, wants_all: bool, backward: bool| {
+        let at = |row: usize| format!("row-{row:08}");
+        let bounds = RowRange::new(at(100), at(100 + rows));
+        let mut cursor = reader.cursor(CursorOptions {
+            bounds,
+            wants_all,
+            fill_cache: false,
+            ..Default::default()
+        });
+        let (mut rounds, mut blocks, mut shown) = (0, 0, 0);
+        let mut step = if backward { cursor.seek_row_before(b"") } else { cursor.seek(b"") };
+        loop {
+            while step.as_ref().unwrap() == &Step::Blocked {
+                let mut requests = Vec::new();
+                cursor.wanted(&mut requests);
+                let of_data = requests.iter().filter(|request| request.partition.is_none()).count();
+                rounds += usize::from(of_data > 0);
+                blocks += of_data;
+                for (request, block) in requests.iter().zip(load_blocks_blocking(requests.clone()))
+                {
+                    cursor.supply(request, &block.unwrap());
+                }
+                step = cursor.resume();
+            }
+            let Some(record) = current(&cursor) else { break };
+            shown += 1;
+            let row = record.view().row_prefix().to_vec();
+            step = if backward { cursor.seek_row_before(&row) } else { cursor.next() };
+        }
+        assert_eq!(shown, rows);
+        (rounds, blocks)
+    };
+    for backward in [false, true] {
+        let (at_once, blocks) = rounds(10, true, backward);
+        assert_eq!(at_once, 1, "backward: {backward}");
+        assert!((10..=12).contains(&blocks), "{blocks} blocks");
+        assert!(rounds(10, false, backward).0 > 1);
+        // Of what is more it is not known that it is wanted.
+        assert!(rounds(100, true, backward).0 > 2);
+    }
+}
+
+#[test]
+fn what_many_cursors_read_ahead_together_has_a_bound() {
+    let (_, reader) = row_a_page(1_500);
+    let ahead = Arc::clone(reader.cache().ahead());
+    let mut cursors: Vec<_> = (0..100).map(|_| reader.cursor(without_cache())).collect();
+    for cursor in &mut cursors {
+        seek(cursor, b"").unwrap();
+    }
+    let mut most = 0;
+    for _ in 0..600 {
+        for cursor in &mut cursors {
+            next(cursor).unwrap();
+        }
+        most = most.max(ahead.bytes());
+    }
+    // Alone, each would have a megabyte ahead.
+    assert!((8 << 20..40 << 20).contains(&most), "{most} bytes");
+    drop(cursors);
+    assert_eq!(ahead.bytes(), 0);
+    let mut alone = reader.cursor(without_cache());
+    seek(&mut alone, b"").unwrap();
+    for _ in 0..600 {
+        next(&mut alone).unwrap();
+    }
+    assert!(ahead.bytes() > 500 << 10, "one by itself reads as far ahead as before");
+}
+
 #[test]
 fn a_cursor_that_goes_back_keeps_what_it_read_ahead_each_way_and_no_more() {
     // Rows of a megabyte and a half, and of some blocks.

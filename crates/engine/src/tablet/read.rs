@@ -199,6 +199,7 @@ fn cursors(
             bounds: range.clone(),
             fill_cache: true,
             expected_bytes: expected_bytes(level.bytes),
+            wants_all: rows_hint.is_none() && !range.is_row(),
             beside: view.levels.iter().count(),
         };
         if !files.is_empty() {

@@ -233,3 +233,33 @@ fn a_reverse_scan_of_a_level_reads_no_more_than_one_forward() {
     });
     assert!(reads[1] <= reads[0] + reads[0] / 4, "forward and back: {reads:?}");
 }
+
+#[test]
+fn a_row_that_waits_for_a_value_does_not_wait_for_many_rows_that_show_nothing() {
+    let mut options = EngineOptions { target_file_bytes: 64 << 20, ..tiny_options() };
+    options.sst.block_bytes = 16 << 10;
+    let rig = Rig::new(options, plain_schema(), 3);
+    let rows = 600;
+    for row in 0..rows {
+        let cells = (0..400).map(|c| put(1, &format!("c{c:04}"), 1000, "v")).collect();
+        rig.apply(format!("row-{row:03}").as_bytes(), cells);
+    }
+    rig.apply(b"a", vec![put(1, "c", 9000, "a value that lies elsewhere")]);
+    rig.engine.compact_fully().unwrap();
+    let timestamps = TimestampRange { start: 9000, end: 10_000 };
+    let options = ScanOptions {
+        range: RowRange::all(),
+        projection: Projection { timestamps, ..Projection::all() },
+        reverse: false,
+        rows_hint: None,
+        snapshot: None,
+    };
+    let blocks_read = || rig.engine.cache().sst_metrics().blocks_read.get();
+    let before = blocks_read();
+    let mut stream = rig.tablet.scan(options).unwrap();
+    let first = block_on(stream.next()).unwrap().unwrap();
+    assert_eq!(&first.cells[0].value[..], b"a value that lies elsewhere");
+    // As many as a mark of progress is for, and what is read ahead.
+    let blocks = blocks_read() - before;
+    assert!(blocks < rows / 2, "{blocks} blocks");
+}
