@@ -29,11 +29,16 @@ def metrics_address(server):
     return re.findall(r"serving metrics address=(\S+)", log)[-1]
 
 
-def metrics(server):
-    """The samples of a scrape: name with labels -> value."""
+def metrics_page(server):
+    """A scrape as it is."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"http://{metrics_address(server)}/metrics", timeout=30) as answer:
-        lines = answer.read().decode().splitlines()
+        return answer.read().decode()
+
+
+def metrics(server):
+    """The samples of a scrape: name with labels -> value."""
+    lines = metrics_page(server).splitlines()
     return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if not line.startswith("#")}
 
 

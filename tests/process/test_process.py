@@ -19,9 +19,10 @@ import pytest
 from google.api_core import exceptions
 from google.cloud import bigtable
 from google.cloud.bigtable.data import ReadRowsQuery, RowMutationEntry, SetCell
+from prometheus_client.openmetrics import parser
 
 from harness import STOP_SECONDS_MAX, ServerError
-from observe import SERVE_METRICS, await_metrics, metrics, metrics_address, skip
+from observe import SERVE_METRICS, await_metrics, metrics, metrics_address, metrics_page, skip
 
 KIB = 1 << 10
 
@@ -407,6 +408,20 @@ def test_a_log_in_json_is_an_object_a_line(make_server):
     told = [line["message"] for line in lines]
     assert "serving" in told and "shutting down" in told
     assert any("NO" in message and "SUCH" in message for message in told)
+
+
+def test_the_page_of_metrics_is_as_openmetrics_has_it_and_its_histograms_count_what_is_beyond_every_bound(make_server, open_table):
+    server = make_server(env=SERVE_METRICS)
+    fill(open_table(server.start()), 100)
+    # Refuses, among others, a histogram without a bucket of `+Inf`.
+    families = {family.name: family for family in parser.text_string_to_metric_families(metrics_page(server))}
+    histograms = [family for family in families.values() if family.type == "histogram"]
+    assert {"tepui_request_duration_seconds", "tepui_log_sync_duration_seconds"} <= {family.name for family in histograms}
+    for family in histograms:
+        beyond = [s.value for s in family.samples if s.labels.get("le") == "+Inf"]
+        counts = [s.value for s in family.samples if s.name.endswith("_count")]
+        assert beyond == counts and sum(counts) > 0, family
+    server.stop()
 
 
 @pytest.mark.parametrize(("memory", "has_huge_pages"), [("2047MiB", "0"), ("2GiB", "1")])

@@ -145,7 +145,7 @@ fn label(name: &'static str, value: impl Into<String>) -> Labels<1> {
 /// The buckets of a histogram of seconds; the last has no upper end.
 fn buckets(ends_micros: &[u64], counts: &[u64]) -> Vec<(f64, u64)> {
     let ends = ends_micros.iter().map(|micros| *micros as f64 / 1e6);
-    ends.chain([f64::MAX]).zip(counts.iter().copied()).collect()
+    ends.chain([f64::INFINITY]).zip(counts.iter().copied()).collect()
 }
 
 impl Sources {
