@@ -295,6 +295,11 @@ def test_a_full_disk_refuses_writes_serves_reads_and_goes_on_once_there_is_room(
             assert not met.done() and written > 100
             with pytest.raises(exceptions.ResourceExhausted, match="the disk is full"):
                 write(99_998)
+            # A table that is deleted keeps its files for a while, and a new one would take more.
+            instance = bigtable.Client(project="p", admin=True).instance("i")
+            for change in (instance.table("t").delete, instance.table("u").create):
+                with pytest.raises(exceptions.ResourceExhausted, match="removals alone"):
+                    change()
             for n in range(0, written, 97):
                 assert table.read_row(f"r{n:05}").cells[0].value == _noise(n)
             # A crash now would lose nothing, and so does going on.

@@ -7,6 +7,8 @@
 //! An engine that is read-only takes no commits either: whoever looks at it wants to find what was there, and a sweep that
 //! goes on would delete what nobody can replace by then. Where the disk is full there is one exception, since nothing is
 //! wrong with what is on it: commits that only remove entries are taken, for backups and instances to go that room is made by.
+//! These alone are taken, too, while writes are held up for want of room, though the catalog's own file may have some: what it names
+//! would need more.
 //!
 //! And at a start: whether what the catalog names is there.
 
@@ -44,11 +46,10 @@ impl MetaStore for CatalogStore {
     }
 
     fn commit(&self, changes: &[MetaChange]) -> Result<u64> {
-        if let Some(failure) = self.core.failed() {
-            let only_removes = changes.iter().all(|change| change.value.is_none());
-            if failure.kind() != ErrorKind::NoSpace || !only_removes {
-                return Err(failure);
-            }
+        let only_removes = changes.iter().all(|change| change.value.is_none());
+        let failure = self.core.failed().or_else(|| self.core.why_no_room());
+        if let Some(failure) = failure.filter(|f| f.kind() != ErrorKind::NoSpace || !only_removes) {
+            return Err(failure);
         }
         self.meta.commit(changes).inspect_err(|error| {
             if error.is_in_doubt() {

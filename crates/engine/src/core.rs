@@ -27,6 +27,9 @@ use crate::store::SstStore;
 use crate::tablet::LockedRows;
 use crate::wall_clock::WallClock;
 
+/// What a change of the catalog hears that needs room while writes wait for it.
+const REMOVALS_ALONE: &str = "until there is room on the disk the catalog takes removals alone";
+
 /// Shared by the tablets of one engine.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -315,6 +318,19 @@ impl Core {
     /// Whether the log waits for space on the disk: writes would wait with it.
     pub(crate) fn lacks_room(&self) -> bool {
         self.pipeline.log().lacks_room()
+    }
+
+    /// Why the disk has too little room for what is new, if writes are held up for that: the log waits for it, or memory is full and a
+    /// flush does not find it. An error of kind `NoSpace`, of what may be tried again.
+    pub(crate) fn why_no_room(&self) -> Option<Error> {
+        if self.lacks_room() {
+            let why = self.pipeline.log().held().unwrap_or_else(|| "the disk is full".to_owned());
+            return Some(Error::new(ErrorKind::NoSpace, format!("{REMOVALS_ALONE}: {why}")));
+        }
+        let engine = self.engine.get()?.upgrade()?;
+        let mut failing = self.setbacks.tablets().into_iter().filter_map(|id| engine.tablet(id));
+        let error = failing.find_map(|tablet| tablet.lacks_room_to_flush())?;
+        Some(error.context(format_args!("{REMOVALS_ALONE}: memory is full, and a flush fails")))
     }
 
     /// Waits until background work may write so many bytes more, or until `stop` says so.

@@ -356,6 +356,16 @@ impl Tablet {
         Some(Health::Held { by, reason: format!("{what}: {error}") })
     }
 
+    /// The failure of the flush that writes are refused for, where it is for want of room on the disk.
+    pub(crate) fn lacks_room_to_flush(&self) -> Option<Error> {
+        let pressure = self.pressure();
+        let for_flush = matches!(pressure.behind, Behind::Memory | Behind::Memtables);
+        if !for_flush || pressure.refused_share() < PATIENCE {
+            return None;
+        }
+        self.setback(pressure.behind).filter(|error| error.kind() == ErrorKind::NoSpace)
+    }
+
     /// Applies mutations as [`Self::apply`] does, but waits, without a thread, until it is let in: for programs
     /// that embed the engine and have nobody to send away. Those who wait are the caller's to bound.
     pub async fn apply_when_room(&self, batch: RowBatch) -> Result<Seq> {

@@ -305,6 +305,7 @@ fn a_disk_that_others_fill_holds_the_write_that_met_it_refuses_others_and_goes_o
     let disk = Arc::new(MemoryFiles::new());
     let rig = faulty_within(&disk, tiny_options(), Some(ROOM_BYTES));
     block_on(rig.tablet.apply(batch("before", "1"))).unwrap();
+    assert_eq!(catalog_commit(&rig.engine, "old", Some("there")), None);
     rig.faults.set_quota_bytes(Some(0));
     // The segment is full in the end, and the next has no room.
     let mut acknowledged = 0;
@@ -342,6 +343,10 @@ fn a_disk_that_others_fill_holds_the_write_that_met_it_refuses_others_and_goes_o
     let fence = rig.tablet.fence_changes().now_or_never().unwrap().unwrap();
     let drop_rows = rig.tablet.drop_rows(RowRange::all()).now_or_never().unwrap();
     assert_eq!(drop_rows.unwrap_err().kind(), ErrorKind::Overloaded);
+    // So does the catalog with removals, whatever room its own file has yet.
+    assert_eq!(catalog_commit(&rig.engine, "new", Some("x")), Some(ErrorKind::NoSpace));
+    assert_eq!(catalog_commit(&rig.engine, "old", Some("changed")), Some(ErrorKind::NoSpace));
+    assert_eq!(catalog_commit(&rig.engine, "old", None), None);
 
     rig.faults.set_quota_bytes(None);
     block_on(met).unwrap();
@@ -349,6 +354,7 @@ fn a_disk_that_others_fill_holds_the_write_that_met_it_refuses_others_and_goes_o
         std::thread::yield_now();
     }
     block_on(rig.tablet.apply(batch("later", "yes"))).unwrap();
+    assert_eq!(catalog_commit(&rig.engine, "new", Some("x")), None);
     assert!(block_on(rig.tablet.fence_changes()).unwrap() > fence);
     drop(rig);
     let rig = faulty(&disk);

@@ -3,6 +3,7 @@
 use super::*;
 use crate::db::HeldBy;
 use crate::io::{Fault, FaultFiles, FaultOp};
+use crate::manifest::{MetaChange, MetaExpect};
 use crate::options::EngineOptions;
 use crate::setbacks::Work;
 
@@ -195,19 +196,31 @@ fn a_disk_without_room_for_flushes_is_named_once_memory_is_full() {
     let held = Held::new(EngineOptions { memtables_waiting_max: 1, ..EngineOptions::default() });
     let tablet = &held.rig.tablet;
     let no_room = Fault::new(FaultOp::Create).on_path("/data/sst").kind(ErrorKind::NoSpace);
+    let keep = |key: &str, value: Option<&'static str>| {
+        let value = value.map(|value| value.as_bytes().into());
+        let change = MetaChange { key: key.into(), expect: MetaExpect::Any, value };
+        held.rig.engine.meta().commit(&[change]).map_err(|error| error.kind())
+    };
+    // As background threads have it.
+    tablet.core.engine.set(Arc::downgrade(&held.rig.engine)).unwrap();
     held.faults.inject(no_room.sticky());
     block_on(tablet.apply(batch("a", &["a"]))).unwrap();
     let error = block_on(tablet.flush()).unwrap_err();
     assert_eq!(held.held(), None, "there is memory for more");
+    keep("entry", Some("x")).unwrap();
     block_on(tablet.apply(batch("b", &["a"]))).unwrap();
     tablet.rotate_now();
     let refused = held.refused();
     assert!(refused.message().contains(error.message()), "{refused}");
     let (by, told) = held.held().expect("no write is taken");
     assert!(by == HeldBy::Flush && told.contains(error.message()), "{told}");
+    // The catalog takes removals alone, whatever room its own file has.
+    assert_eq!(keep("entry", Some("y")), Err(ErrorKind::NoSpace));
+    keep("entry", None).unwrap();
 
     held.faults.heal();
     block_on(tablet.flush()).unwrap();
     assert_eq!(held.held(), None);
     tablet.admit().unwrap();
+    keep("entry", Some("y")).unwrap();
 }
