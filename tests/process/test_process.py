@@ -2,15 +2,18 @@
 
 import concurrent.futures
 import contextlib
+import fcntl
 import itertools
 import json
 import os
 import pathlib
 import random
 import re
+import resource
 import signal
 import socket
 import subprocess
+import termios
 import threading
 import time
 
@@ -199,26 +202,115 @@ def test_sigint_on_a_running_server_is_an_orderly_stop(make_server, open_table):
     server.stop()
 
 
-@pytest.mark.parametrize(("first", "second"), [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM), (signal.SIGTERM, signal.SIGINT)])
-def test_a_second_signal_ends_the_server_at_once(make_server, open_table, first, second):
+@contextlib.contextmanager
+def stop_that_takes_seconds(make_server, open_table):
+    """A server that is to be stopped while a read is under way that its client does not go on with, for which a stop waits."""
     server = make_server()
     table = open_table(server.start())
     fill(table, 300, size=64 * KIB)
     with grpc.insecure_channel(server.host) as channel:
-        # A read that its client does not go on with is under way, for which a stop waits for seconds. Field 1 of the request: the table.
+        # Field 1 of the request: the table.
         name = b"projects/p/instances/i/tables/t"
         read = channel.unary_stream("/google.bigtable.v2.Bigtable/ReadRows")(bytes([0x0A, len(name)]) + name)
         next(read)
-        server.process.send_signal(first)
-        deadline = time.monotonic() + STOP_SECONDS_MAX
-        while "shutting down" not in server.log_tail():
-            assert time.monotonic() < deadline, server.log_tail()
-            time.sleep(0.01)
-        server.process.send_signal(second)
-        assert server.process.wait(timeout=STOP_SECONDS_MAX) == 130, server.log_tail()
-    assert "second signal" in server.log_tail()
+        yield server
     server.kill()
     check_rows(open_table(server.start()), 300, size=64 * KIB)
+    server.stop()
+
+
+def await_log(server, text):
+    deadline = time.monotonic() + STOP_SECONDS_MAX
+    while text not in pathlib.Path(server.log_path).read_text():
+        assert server.alive() and time.monotonic() < deadline, server.log_tail()
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("first", "second"), [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM), (signal.SIGTERM, signal.SIGINT)])
+def test_a_second_signal_ends_the_server_at_once(make_server, open_table, first, second):
+    with stop_that_takes_seconds(make_server, open_table) as server:
+        server.process.send_signal(first)
+        await_log(server, "shutting down")
+        # The same again counts once it is half a second later.
+        deadline = time.monotonic() + STOP_SECONDS_MAX
+        while (code := server.process.poll()) is None:
+            assert time.monotonic() < deadline, server.log_tail()
+            server.process.send_signal(second)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.process.wait(timeout=0.1)
+        assert code == 130, server.log_tail()
+    assert "second signal" in pathlib.Path(server.log_path).read_text()
+
+
+def test_a_signal_that_comes_twice_at_once_is_one(make_server, open_table):
+    with stop_that_takes_seconds(make_server, open_table) as server:
+        # As `timeout` does, which sends two. Of those that come before the first is taken nobody would see a second one.
+        for _ in range(20):
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.001)
+        assert server.process.wait(timeout=STOP_SECONDS_MAX) == 0, server.log_tail()
+        assert "second signal" not in server.log_tail()
+
+
+@pytest.mark.parametrize(("number", "told"), [(signal.SIGHUP, "nothing to reload"), (signal.SIGUSR1, "SIGUSR1"), (signal.SIGUSR2, "SIGUSR2")])
+def test_a_signal_that_has_no_meaning_here_is_told_of_and_the_server_goes_on(make_server, open_table, number, told):
+    server = make_server()
+    table = open_table(server.start())
+    server.process.send_signal(number)
+    await_log(server, told)
+    fill(table, 100)
+    server.stop()
+
+
+def test_a_server_that_was_told_to_ignore_that_its_terminal_goes_does_so(make_server):
+    server = make_server(prefix=("nohup",))
+    server.start()
+    server.process.send_signal(signal.SIGHUP)
+    server.process.send_signal(signal.SIGUSR1)
+    await_log(server, "SIGUSR1")
+    assert "SIGHUP" not in server.log_tail()
+    server.stop()
+
+
+def test_a_server_whose_terminal_is_closed_stops_in_order(make_server, scratch):
+    server = make_server()
+    terminal, end = os.openpty()
+    try:
+        with open(scratch / "log", "wb") as log:
+            process = subprocess.Popen(
+                [server.binary, "serve", "--data", server.data, "--listen", "127.0.0.1:0"],
+                stdin=end, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+                # It becomes the terminal of the new session.
+                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            )
+    finally:
+        os.close(end)
+    try:
+        assert any("BIGTABLE_EMULATOR_HOST" in line for line in iter(process.stdout.readline, ""))
+        os.close(terminal)
+        assert process.wait(timeout=STOP_SECONDS_MAX) == 0, (scratch / "log").read_text()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    assert "shutting down" in (scratch / "log").read_text()
+
+
+def test_a_limit_on_the_size_of_files_is_a_full_disk(make_server, open_table):
+    limit = 6 << 20
+    server = make_server(
+        prefix=("prlimit", f"--fsize={limit}:unlimited"),
+        env={**SERVE_METRICS, "TEPUI_LOG_SEGMENT_BYTES": "4MiB", "TEPUI_ENGINE_MEMTABLE_BYTES": "16MiB"},
+    )
+    table = open_table(server.start())
+    for n in range(400):
+        table.mutate_row(f"r{n:05}", SetCell("f", "q", _noise(n), timestamp_micros=1000))
+    await_metrics(server, lambda figures: figures["tepui_flush_retries_total"] > 0)
+    assert "LimitFSIZE" in pathlib.Path(server.log_path).read_text()
+    for n in range(0, 400, 97):
+        assert table.read_row(f"r{n:05}").cells[0].value == _noise(n)
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    await_metrics(server, lambda figures: figures["tepui_flushes_total"] > 0)
     server.stop()
 
 

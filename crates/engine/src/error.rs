@@ -20,7 +20,7 @@ pub enum ErrorKind {
     Corruption,
     /// The operating system refused an operation.
     Io,
-    /// The disk is full (ENOSPC or a quota).
+    /// The disk is full (ENOSPC or a quota), or the process may write no larger file (EFBIG).
     NoSpace,
     /// The process or the machine has no open file or memory left for it (EMFILE, ENFILE, ENOMEM); soon it may.
     Exhausted,
@@ -122,12 +122,12 @@ impl Error {
     }
 
     /// An operating-system error met while doing `what` (for example "write log/0001.log").
-    /// ENOSPC and EDQUOT become [`ErrorKind::NoSpace`]; EMFILE, ENFILE and ENOMEM [`ErrorKind::Exhausted`].
+    /// ENOSPC, EDQUOT and EFBIG become [`ErrorKind::NoSpace`]; EMFILE, ENFILE and ENOMEM [`ErrorKind::Exhausted`].
     pub fn io(what: impl fmt::Display, error: &std::io::Error) -> Self {
         let kind = match error.kind() {
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                ErrorKind::NoSpace
-            }
+            std::io::ErrorKind::StorageFull
+            | std::io::ErrorKind::QuotaExceeded
+            | std::io::ErrorKind::FileTooLarge => ErrorKind::NoSpace,
             std::io::ErrorKind::NotFound => ErrorKind::NotFound,
             std::io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
             _ => match Errno::from_io_error(error) {
@@ -135,11 +135,16 @@ impl Error {
                 _ => ErrorKind::Io,
             },
         };
-        if Errno::from_io_error(error) == Some(Errno::MFILE) {
-            let hint = "each data file and each connection is one; raise the limit of open files (LimitNOFILE, ulimit -n)";
-            return Self::new(kind, format!("{what}: {error}: {hint}"));
-        }
-        Self::new(kind, format!("{what}: {error}"))
+        let hint = match Errno::from_io_error(error) {
+            Some(Errno::MFILE) => {
+                ": each data file and each connection is one; raise the limit of open files (LimitNOFILE, ulimit -n)"
+            }
+            Some(Errno::FBIG) => {
+                ": the process may write no larger one; raise the limit on the size of files (LimitFSIZE, ulimit -f)"
+            }
+            _ => "",
+        };
+        Self::new(kind, format!("{what}: {error}{hint}"))
     }
 
     /// The kind.
@@ -205,10 +210,13 @@ mod tests {
     }
 
     #[test]
-    fn who_has_too_many_files_open_is_told_what_to_raise() {
+    fn who_meets_a_limit_of_the_process_is_told_what_to_raise() {
         let error = Error::io("open sst/1", &Errno::MFILE.into());
         assert_eq!(error.kind(), ErrorKind::Exhausted);
         assert!(error.message().starts_with("open sst/1: ") && error.message().contains("ulimit"));
         assert!(!Error::io("open sst/1", &Errno::IO.into()).message().contains("ulimit"));
+        let too_large = Error::io("write sst/1", &Errno::FBIG.into());
+        assert_eq!(too_large.kind(), ErrorKind::NoSpace);
+        assert!(too_large.message().contains("LimitFSIZE"), "{too_large}");
     }
 }

@@ -135,6 +135,10 @@ pub const SWEEP_INTERVAL: Duration = Duration::from_hours(1);
 /// at once; this only tells load balancers.
 pub const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Signals to stop that are equal and come within so long of the first are one: `timeout` sends its signal to the process and then to the group
+/// that the process is in, and a supervisor may do both, too. Longer, and somebody who wants an end at once has to wait for it.
+pub const SAME_SIGNAL: Duration = Duration::from_millis(500);
+
 /// How long requests under way may go on after a shutdown was asked for.
 pub const DRAIN: Duration = Duration::from_secs(5);
 

@@ -42,6 +42,15 @@ pub fn open_files() -> Option<u64> {
     }
 }
 
+/// Whether the process ignores a signal; `None` where the system does not say.
+pub fn ignores_signal(number: i32) -> Option<bool> {
+    let status = text("/proc/self/status")?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
+    let bit = u32::try_from(number.checked_sub(1)?).ok()?;
+    Some(mask.checked_shr(bit)? & 1 == 1)
+}
+
 /// Names in a directory of `/proc`; of `fd`, one is that of this very look.
 #[expect(clippy::disallowed_methods, reason = "/proc belongs to no disk: not the seam of files")]
 fn names_in(dir: &Path) -> Option<u64> {
