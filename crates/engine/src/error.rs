@@ -48,6 +48,7 @@ pub struct Error {
     in_doubt: bool,
     large_row: Option<Box<[u8]>>,
     sst: Option<u64>,
+    is_denied: bool,
 }
 
 /// The engine's result type.
@@ -57,7 +58,15 @@ impl Error {
     /// An error of `kind`; the message says what to do where something can be done.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { kind, message, retry_after: None, in_doubt: false, large_row: None, sst: None }
+        Self {
+            kind,
+            message,
+            retry_after: None,
+            in_doubt: false,
+            large_row: None,
+            sst: None,
+            is_denied: false,
+        }
     }
 
     /// A refusal of work that is too much now, with a hint when to try again.
@@ -144,7 +153,8 @@ impl Error {
             }
             _ => "",
         };
-        Self::new(kind, format!("{what}: {error}{hint}"))
+        let is_denied = error.kind() == std::io::ErrorKind::PermissionDenied;
+        Self { is_denied, ..Self::new(kind, format!("{what}: {error}{hint}")) }
     }
 
     /// The kind.
@@ -155,6 +165,11 @@ impl Error {
     /// When the same request may be tried again, where that is known.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
+    }
+
+    /// Whether the user of this process may not do it (EACCES, EPERM): of a file, that somebody else may read it.
+    pub(crate) fn is_denied(&self) -> bool {
+        self.is_denied
     }
 
     /// The key of the row that is too large, of [`ErrorKind::RowTooLarge`]: who reads on can leave it out.

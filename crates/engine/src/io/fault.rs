@@ -75,6 +75,7 @@ pub struct Fault {
     path: String,
     nth: u64,
     kind: ErrorKind,
+    denied: bool,
     sticky: bool,
     short: bool,
     at: Option<u64>,
@@ -83,8 +84,16 @@ pub struct Fault {
 impl Fault {
     /// The next operation of this kind fails with [`ErrorKind::Io`], once.
     pub fn new(op: FaultOp) -> Self {
-        let path = String::new();
-        Self { op, path, nth: 1, kind: ErrorKind::Io, sticky: false, short: false, at: None }
+        Self {
+            op,
+            path: String::new(),
+            nth: 1,
+            kind: ErrorKind::Io,
+            denied: false,
+            sticky: false,
+            short: false,
+            at: None,
+        }
     }
 
     /// Only operations on paths that contain `part` count.
@@ -102,6 +111,12 @@ impl Fault {
     /// The error's kind.
     pub fn kind(mut self, kind: ErrorKind) -> Self {
         self.kind = kind;
+        self
+    }
+
+    /// The error is the one of a user who may not (EACCES).
+    pub fn denied(mut self) -> Self {
+        self.denied = true;
         self
     }
 
@@ -188,7 +203,11 @@ impl Plan {
         match self.next(op, path, bytes) {
             Some(fault) => {
                 let text = path.to_string_lossy();
-                Err(Error::new(fault.kind, format!("{op:?} {text}: injected fault")))
+                let what = format!("{op:?} {text}: injected fault");
+                if fault.denied {
+                    return Err(Error::io(what, &Errno::ACCESS.into()));
+                }
+                Err(Error::new(fault.kind, what))
             }
             None => Ok(()),
         }

@@ -106,34 +106,52 @@ impl fmt::Display for CheckReport {
 }
 
 /// Checks the directory and changes nothing in it. Blocks. `Locked` while a server uses it. Errors are those
-/// of a check that could not be made, as for want of open files; damage is in the report.
+/// of a check that could not be made, as for want of open files, or of the right to read; damage is in the report.
 pub fn check(
     env: &Env,
     dir: &Path,
     catalog: Option<CatalogReader<'_>>,
     progress: Progress<'_>,
 ) -> Result<CheckReport> {
-    let (layout, _lock) = open_dir(env, dir, false)?;
-    let report = check_locked(env, &layout, catalog, progress)?;
+    let checked = open_dir(env, dir, false)
+        .and_then(|(layout, _lock)| check_locked(env, &layout, catalog, progress));
+    let report = checked.map_err(of_other_user)?;
+    let is_unread =
+        |error: &crate::Error| error.kind() == ErrorKind::Exhausted || error.is_denied();
     let (unread, damage): (Vec<_>, Vec<_>) =
-        report.damage.iter().partition(|found| found.error.kind() == ErrorKind::Exhausted);
+        report.damage.iter().partition(|found| is_unread(&found.error));
     match unread.first() {
         None => Ok(report),
         Some(first) => Err(unchecked(first, &damage)),
     }
 }
 
-/// The error of a check that lacked what a file takes to be read, which says nothing of the file; with what it found besides.
+/// The error of a check that could not read a file for what has nothing to do with that; with what it found besides.
 fn unchecked(unread: &Finding, damage: &[&Finding]) -> crate::Error {
     let found = match damage {
         [] => "nothing that was read is damaged".to_owned(),
         [first, ..] => format!("{} damaged places were found, the first: {first}", damage.len()),
     };
+    let then = if unread.error.is_denied() {
+        OF_OTHER_USER
+    } else {
+        "All data files are held open at once: check again with room for them"
+    };
     let text = format!(
-        "{unread}; this was not taken for damage, and not everything was checked; {found}. All data files are held open at once: \
-         check again with room for them"
+        "{unread}; this was not taken for damage, and not everything was checked; {found}. {then}"
     );
-    crate::Error::new(ErrorKind::Exhausted, text)
+    crate::Error::new(unread.error.kind(), text)
+}
+
+/// What to do where the user of the command may not read, or change, a file.
+pub(super) const OF_OTHER_USER: &str = "This user may not: change the owner of the directory's files (chown -R), or run the command as the user that they belong to";
+
+/// An error that ended a check or kept a repair from its begin, with what to do.
+pub(super) fn of_other_user(error: crate::Error) -> crate::Error {
+    if !error.is_denied() {
+        return error;
+    }
+    crate::Error::new(error.kind(), format!("{error}. {OF_OTHER_USER}"))
 }
 
 /// The same where the directory is locked already.

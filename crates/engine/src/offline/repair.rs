@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::check::{check_locked, rows_text};
+use super::check::{OF_OTHER_USER, check_locked, of_other_user, rows_text};
 use super::overlay::OverlayFiles;
 use super::repair_backups::Backups;
 use super::repair_journals::Catalog;
@@ -168,7 +168,7 @@ pub fn repair(
     options: RepairOptions,
     progress: Progress<'_>,
 ) -> Result<RepairReport> {
-    let (layout, _lock) = open_dir(env, dir, !options.dry_run)?;
+    let (layout, _lock) = open_dir(env, dir, !options.dry_run).map_err(of_other_user)?;
     repair_locked(env, &layout, catalog, options, progress)
 }
 
@@ -219,8 +219,8 @@ fn stopped(report: RepairReport, error: Error) -> Result<RepairReport> {
     Err(error)
 }
 
-/// Whether an error of reading says that bytes are gone. One of the device does not, nor does a want of open files or memory: the
-/// next read may bring them.
+/// Whether an error of reading says that bytes are gone. One of the device does not, nor does a want of open files, of memory or of the right
+/// to read: the next read may bring them.
 pub(super) fn is_damage(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corruption | ErrorKind::NotFound)
 }
@@ -228,6 +228,13 @@ pub(super) fn is_damage(error: &Error) -> bool {
 /// An error that ended the repair, with what to do.
 fn advised(error: Error) -> Error {
     let then = match error.kind() {
+        _ if error.is_denied() => {
+            let text = format!(
+                "{error}; this was not taken for damage, and nothing was given up for it. {OF_OTHER_USER}. Then run the repair again, \
+                 to its end, before a server is started"
+            );
+            return Error::new(error.kind(), text);
+        }
         ErrorKind::Io => {
             "; where the file stays as it is, copy the directory to another device with a tool that \
              goes on behind what cannot be read (ddrescue), and repair the copy"

@@ -1157,6 +1157,37 @@ fn a_check_that_lacks_open_files_says_so_and_names_no_damage() {
 }
 
 #[test]
+fn a_file_that_belongs_to_somebody_else_is_no_damage_and_the_owner_is_what_to_change() {
+    use tepui_engine::io::{Fault, FaultFiles, FaultOp};
+    for (op, path) in [
+        (FaultOp::Open, "/data/sst/"),
+        (FaultOp::Open, "/data/values/"),
+        (FaultOp::Open, "MANIFEST"),
+        (FaultOp::Open, "/data/meta/"),
+        (FaultOp::Open, "/data/log/"),
+        (FaultOp::Open, "IDENTITY"),
+        (FaultOp::Any, "LOCK"),
+    ] {
+        let place = place();
+        let before = contents(&place.files);
+        let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
+        faulty.inject(Fault::new(op).on_path(path).denied().sticky());
+        let mut environment = environment(&place.files);
+        environment.files = Arc::new(faulty);
+        let checked = offline::check(&environment, dir(), Some(&read_catalog), &mut |_, _| {});
+        let options = RepairOptions { dry_run: false };
+        let repaired =
+            offline::repair(&environment, dir(), Some(&read_catalog), options, &mut |_, _| {});
+        for error in [checked.unwrap_err(), repaired.unwrap_err()] {
+            let text = error.message();
+            assert!(text.contains("change the owner") && text.contains(path), "{path}: {text}");
+            assert!(!text.contains("ddrescue") && !text.contains("open at once"), "{path}: {text}");
+        }
+        assert_eq!(contents(&place.files), before, "{path}");
+    }
+}
+
+#[test]
 fn inspection_shows_every_record_and_where_it_ends() {
     let place = place();
     let show = |path: &Path| -> (bool, String, Vec<serde_json::Value>) {
