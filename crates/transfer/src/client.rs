@@ -13,6 +13,8 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_rpc::google::rpc;
 use indicatif::ProgressBar;
 use prost::Message as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
@@ -25,7 +27,12 @@ const RESPONSE_BYTES_MAX: usize = 300 << 20;
 /// HTTP/2 windows: small ones would make a long round trip the limit.
 const WINDOW_BYTES: u32 = 16 << 20;
 /// How long a connection may take to come about.
-const CONNECT_SECONDS_MAX: u64 = 20;
+const CONNECT_MAX: Duration = Duration::from_secs(20);
+/// How long an endpoint that takes connections may say nothing before it has said anything at all: what speaks HTTP/2 says what
+/// it is by within a round trip. Shorter, and one that is busy beyond all measure is taken for none; longer, and who mistyped a port waits.
+const FIRST_ANSWER_MAX: Duration = Duration::from_secs(10);
+/// The least that a client of HTTP/2 begins with: its preface, and settings that change nothing (RFC 9113, 3.4).
+const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// How long a connection is silent until it is asked whether the other end is there, and how long that may take: a
 /// machine that is gone says nothing. Google's own clients ask as often.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(30);
@@ -155,8 +162,17 @@ pub fn delay_of_call(status: &Status) -> Option<Duration> {
 
 /// A status in words.
 pub fn words(what: &str, status: &Status) -> String {
-    let source = std::error::Error::source(status).map_or(String::new(), |s| format!(": {s}"));
-    format!("{what}: {:?}: {}{source}", status.code(), status.message())
+    let mut text = format!("{what}: {:?}: {}", status.code(), status.message());
+    // The last one is the system's: "connection refused".
+    let mut source = std::error::Error::source(status);
+    while let Some(error) = source {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        source = error.source();
+    }
+    text
 }
 
 /// Waits between attempts, and gives up when there has been no success for too long.
@@ -274,11 +290,39 @@ fn endpoint(target: &Target) -> Result<Endpoint> {
     }
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|_| wrong())?;
     Ok(endpoint
-        .connect_timeout(Duration::from_secs(CONNECT_SECONDS_MAX))
+        .connect_timeout(CONNECT_MAX)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
         .http2_keep_alive_interval(KEEP_ALIVE_EVERY)
         .keep_alive_timeout(KEEP_ALIVE_WAIT))
+}
+
+/// Sees that somebody is at the endpoint who says something, whatever it is, or hangs up, by a connection of its own. On one that is silent the
+/// client would wait, and again, until its patience is at an end.
+async fn greet(target: &Target, stop: &Stop) -> Result<()> {
+    let connecting = async {
+        let connected = TcpStream::connect(target.address()).await;
+        connected.map_err(|error| Status::unavailable(format!("cannot connect: {error}")))
+    };
+    let connected = stop.in_time(CONNECT_MAX, connecting).await;
+    stop.check()?;
+    let mut stream = connected.map_err(|status| wrong_endpoint(target, status.message()))?;
+    let answer = async {
+        // One that breaks the connection is told of by the first call.
+        if stream.write_all(GREETING).await.is_ok() {
+            drop(stream.read_u8().await);
+        }
+        Ok(())
+    };
+    let answered = stop.in_time(FIRST_ANSWER_MAX, answer).await;
+    stop.check()?;
+    answered.map_err(|_| {
+        let seconds = FIRST_ANSWER_MAX.as_secs();
+        let why = format!(
+            "it accepts connections, but does not answer: nothing came in {seconds} s. Is it the port of a server of the Bigtable API?"
+        );
+        wrong_endpoint(target, &why)
+    })
 }
 
 /// A table's families, each with what it aggregates by, in a word; none for one that keeps what is written.
@@ -309,9 +353,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects. An endpoint that is not there is an error at once.
+    /// Connects. An endpoint that is not there is an error at once, and one that says nothing after [`FIRST_ANSWER_MAX`].
     pub async fn connect(target: &Target, stop: &Stop) -> Result<Self> {
         let endpoint = endpoint(target)?;
+        greet(target, stop).await?;
         let connecting = async {
             endpoint.connect().await.map_err(|error| {
                 let source =
@@ -636,17 +681,35 @@ mod tests {
         assert_eq!(begun.elapsed(), DELAY_MIN * (1 + 2 + 4 + 8 + 16));
     }
 
+    /// What it comes to to connect there.
+    async fn refused(endpoint: &str) -> String {
+        let target = Target {
+            endpoint: endpoint.to_owned(),
+            project: "p".to_owned(),
+            instance: "i".to_owned(),
+            table: "t".to_owned(),
+            app_profile: String::new(),
+        };
+        Client::connect(&target, &Stop::default()).await.unwrap_err().to_string()
+    }
+
     #[tokio::test]
     async fn endpoints_that_cannot_be_are_refused() {
         for endpoint in ["https://h:1", "h", "h:0", "h:x", ""] {
-            let target = Target {
-                endpoint: endpoint.to_owned(),
-                project: "p".to_owned(),
-                instance: "i".to_owned(),
-                table: "t".to_owned(),
-                app_profile: String::new(),
-            };
-            assert!(Client::connect(&target, &Stop::default()).await.is_err(), "{endpoint}");
+            refused(endpoint).await;
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_endpoint_that_takes_connections_and_says_nothing_is_an_error_soon() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = listener.local_addr().unwrap().to_string();
+        let begun = Instant::now();
+        let error = refused(&endpoint).await;
+        assert!(error.contains(&endpoint) && error.contains("does not answer"), "{error}");
+        assert!(begun.elapsed() <= FIRST_ANSWER_MAX + CONNECT_MAX);
+        drop(listener);
+        let error = refused(&endpoint).await;
+        assert!(error.contains(&endpoint) && error.contains("Connection refused"), "{error}");
     }
 }
