@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use tepui_engine::db::{CompressionPolicy, SyncMode};
 use tepui_engine::io::IoMode;
+use tepui_engine::options::{CHANGE_LOG_BYTES_MAX, CHANGE_LOG_DISK_PART};
 
 use super::{AUTO, Config, ENV_PREFIX, Memory, values};
 use crate::catalog::styles::CompactionStyles;
@@ -68,9 +69,6 @@ const DAY_MS: u64 = 24 * 3_600_000;
 fn rate(value: &str) -> Result<u64, String> {
     if value.trim() == "0" { Ok(0) } else { values::size(value, RATE_BYTES_MIN, u64::MAX) }
 }
-/// Bytes of memory for a server, at least; below it no division works.
-const MEMORY_BYTES_MIN: u64 = 64 << 20;
-
 /// Percents of the machine's memory for a server: with more, the kernel and its page cache have too little.
 const MEMORY_PERCENTS: RangeInclusive<u32> = 1..=90;
 
@@ -425,6 +423,11 @@ pub(super) fn auto_value(name: &str, config: &Config) -> String {
         "engine.memtables_total_bytes" => values::size_text(engine.memtables_total_bytes),
         "engine.block_cache_bytes" => values::size_text(engine.block_cache_bytes),
         "engine.compaction_threads" => engine.compaction_threads.to_string(),
+        // The disk is looked at when the server starts.
+        "log.changes_bytes_max" => {
+            let most = values::size_text(CHANGE_LOG_BYTES_MAX);
+            format!("{most}, 1/{CHANGE_LOG_DISK_PART} of the disk at most")
+        }
         _ => String::new(),
     }
 }
@@ -435,7 +438,8 @@ fn auto<T>(value: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<
 
 fn memory(value: &str) -> Result<Memory, String> {
     let Some(percent) = value.trim().strip_suffix('%') else {
-        return values::size(value, MEMORY_BYTES_MIN, u64::MAX).map(Memory::Bytes);
+        // What is the least depends on the parts, which are divided when all is known.
+        return values::size(value, 0, u64::MAX).map(Memory::Bytes);
     };
     let percent = percent.trim_end().parse().ok().filter(|p| MEMORY_PERCENTS.contains(p));
     percent.map(Memory::Percent).ok_or_else(|| {
@@ -525,7 +529,7 @@ mod tests {
         assert_eq!(memory("60%"), Ok(Memory::Percent(60)));
         assert_eq!(memory(" 5 %"), Ok(Memory::Percent(5)));
         assert_eq!(memory("2GiB"), Ok(Memory::Bytes(2 << 30)));
-        for bad in ["", "%", "0%", "91%", "60.5%", "-1%", "1MiB", "half"] {
+        for bad in ["", "%", "0%", "91%", "60.5%", "-1%", "1GB", "half"] {
             assert!(memory(bad).is_err(), "{bad}");
         }
     }

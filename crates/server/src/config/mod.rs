@@ -476,9 +476,16 @@ mod tests {
         };
         assert_eq!(shown("engine.block_cache_bytes"), "600MiB");
         assert!(shown("engine.memtable_bytes").starts_with("auto: 64MiB"));
+        assert_eq!(shown("log.changes_bytes_max"), "auto: 64GiB, 1/4 of the disk at most");
+        assert!(effective.settings.iter().all(|s| !s.value.ends_with("auto: ")));
         inputs.machine_bytes = Some(1 << 30);
-        let problems = problems(&inputs);
-        assert!(problems.starts_with("memory: ") && problems.contains("at least"), "{problems}");
+        let told = problems(&inputs);
+        assert!(told.starts_with("memory: ") && told.contains("at least"), "{told}");
+        // Whatever the size that is set, what is said to be enough is.
+        let told = problems(&file("memory = \"10MiB\"\n"));
+        let least =
+            told.split_once("at least ").and_then(|(_, rest)| rest.split_once(' ')).unwrap().0;
+        resolve(&file(&format!("memory = \"{least}\"\n"))).unwrap();
     }
 
     #[test]
