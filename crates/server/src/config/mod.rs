@@ -565,7 +565,8 @@ mod tests {
 
     #[test]
     fn values_of_another_shape_and_broken_files_are_refused() {
-        assert!(problems(&file("data = [1]\n")).contains("data: "));
+        assert!(problems(&file("data = [1]\n")).contains("data: an array is not a value"));
+        assert!(problems(&file("data = 1.5\n")).contains("data: a float is not a value"));
         assert!(problems(&file("data = \"x\n")).contains("t.toml"));
     }
 

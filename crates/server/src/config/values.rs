@@ -74,10 +74,15 @@ fn flatten(prefix: &str, table: toml::Table, depth: usize, out: &mut Vec<FileKey
             toml::Value::String(text) => Ok(text),
             toml::Value::Integer(number) => Ok(number.to_string()),
             toml::Value::Boolean(truth) => Ok(truth.to_string()),
-            other => Err(format!("a {} is not a value of this key", other.type_str())),
+            other => Err(format!("{} is not a value of this key", with_article(other.type_str()))),
         };
         out.push((name, text));
     }
+}
+
+fn with_article(word: &str) -> String {
+    let article = if word.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+    format!("{article} {word}")
 }
 
 #[cfg(test)]
