@@ -153,10 +153,16 @@ impl Config {
     fn check(&self) -> Result<(), String> {
         self.engine.validate().map_err(|error| format!("engine: {}", error.message()))?;
         // What a name stands for is looked up when the server starts.
-        match self.listen.parse::<SocketAddr>() {
-            Ok(address) => self.check_reach(address.ip()),
-            Err(_) => Ok(()),
+        let Ok(address) = self.listen.parse::<SocketAddr>() else { return Ok(()) };
+        self.check_reach(address.ip())?;
+        if let Some(metrics) = self.metrics_listen
+            && are_taken_by_one(address, metrics)
+        {
+            return Err(format!(
+                "listen = \"{address}\" and metrics.listen = \"{metrics}\" are one address: only one of them can have the port"
+            ));
         }
+        Ok(())
     }
 
     /// The number of cores that serve requests.
@@ -170,6 +176,15 @@ impl Config {
             cores => cores,
         }
     }
+}
+
+/// Whether who listens on one of the addresses has the other one too.
+fn are_taken_by_one(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_all_of_a_kind = |ip: IpAddr| ip.is_unspecified() && one.is_ipv4() == other.is_ipv4();
+    let is_one =
+        one.ip() == other.ip() || is_all_of_a_kind(one.ip()) || is_all_of_a_kind(other.ip());
+    // Port 0 is a free one for each.
+    one.port() == other.port() && one.port() != 0 && is_one
 }
 
 /// Where a value came from.
@@ -535,6 +550,34 @@ mod tests {
         }
         // Whether a name is that of another machine, the server finds out when it starts.
         resolve(&file("listen = \"db.example:8086\"\n")).unwrap();
+    }
+
+    #[test]
+    fn metrics_do_not_take_the_address_that_clients_are_served_on() {
+        let both = |listen: &str, metrics: &str| {
+            let text = format!("listen = {listen:?}\n[metrics]\nlisten = {metrics:?}\n");
+            let inputs = Inputs {
+                env: env(&[("TEPUI_SERVER_ALLOW_REMOTE_PLAINTEXT", "true")]),
+                ..file(&text)
+            };
+            resolve(&inputs)
+        };
+        for (listen, metrics) in [
+            ("127.0.0.1:8086", "127.0.0.1:8086"),
+            ("0.0.0.0:8086", "127.0.0.1:8086"),
+            ("[::1]:8086", "[::]:8086"),
+        ] {
+            let error = both(listen, metrics).unwrap_err();
+            assert!(error.message().contains("listen = "), "{error}");
+            assert!(error.message().contains("metrics.listen = "), "{error}");
+        }
+        for (listen, metrics) in [
+            ("127.0.0.1:8086", "127.0.0.1:9100"),
+            ("127.0.0.1:0", "127.0.0.1:0"),
+            ("127.0.0.1:8086", "127.0.0.2:8086"),
+        ] {
+            both(listen, metrics).unwrap();
+        }
     }
 
     #[test]
