@@ -9,9 +9,10 @@ use hyper::service::Service;
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic::service::Routes;
+use tonic::{Code, Status};
 
 use crate::admission::{Arrived, Inbound};
-use crate::grpc::{Answer, Reply};
+use crate::grpc::{Answer, Reply, no_rpc};
 
 /// A service before others. Cheap to clone: every connection has one.
 #[derive(Debug, Clone)]
@@ -53,7 +54,7 @@ where
     }
 }
 
-/// Services of tonic's. What names none of them either is answered UNIMPLEMENTED.
+/// Services of tonic's. What names none of them either, or no RPC of theirs, is answered UNIMPLEMENTED.
 #[derive(Debug, Clone)]
 pub struct Others(Routes);
 
@@ -70,10 +71,17 @@ impl<B: Inbound> Service<http::Request<Arrived<B>>> for Others {
     type Future = BoxFuture<'static, Answer>;
 
     fn call(&self, request: http::Request<Arrived<B>>) -> Self::Future {
+        let path = request.uri().path().to_owned();
         let request = request.map(|arrived| Body::new(arrived.body));
         // A router is always ready.
         let answer = tonic::codegen::Service::call(&mut self.0.clone(), request);
-        Box::pin(async { Ok(answer.await?.map(Reply::Other)) })
+        Box::pin(async move {
+            let answer = answer.await?;
+            // The library does so without a word.
+            let is_unknown = Status::from_header_map(answer.headers())
+                .is_some_and(|s| s.code() == Code::Unimplemented && s.message().is_empty());
+            if is_unknown { no_rpc(&path) } else { Ok(answer.map(Reply::Other)) }
+        })
     }
 }
 

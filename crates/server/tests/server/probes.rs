@@ -189,6 +189,28 @@ async fn who_does_not_speak_grpc_is_told_by_http_wherever_they_ask() {
 }
 
 #[tokio::test]
+async fn an_rpc_that_is_not_there_is_named_in_the_answer_whatever_its_service() {
+    use tonic::codegen::http::uri::PathAndQuery;
+    let server = start(&memory()).await;
+    for path in [
+        "/google.bigtable.v2.Bigtable/Nothing",
+        "/google.bigtable.v2.Nobody/ReadRows",
+        "/grpc.health.v1.Health/Nothing",
+        "/Nothing",
+    ] {
+        let mut client = tonic::client::Grpc::new(server.channel.clone());
+        client.ready().await.unwrap();
+        let codec = tonic_prost::ProstCodec::<(), ()>::default();
+        let request = tonic::Request::new(());
+        let status =
+            client.unary(request, PathAndQuery::from_static(path), codec).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unimplemented, "{path}");
+        assert!(status.message().starts_with(path), "{path}: {status}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn metrics_tell_what_a_server_did_and_every_name_is_documented() {
     let server = start_with(&memory(), serve_metrics).await;
     server.create(&[]).await;
