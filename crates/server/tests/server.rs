@@ -190,9 +190,14 @@ fn retry_delay(status: &tonic::Status) -> Option<prost_types::Duration> {
 
 /// What is served at a path of the endpoint of metrics: the status line, and the body.
 async fn scrape(server: &TestServer, path: &str) -> (String, String) {
+    ask_metrics(server, "GET", path).await
+}
+
+/// The same with another method.
+async fn ask_metrics(server: &TestServer, method: &str, path: &str) -> (String, String) {
     let address = server.running.metrics_address().unwrap();
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();

@@ -3,7 +3,7 @@
 //! * `GET /metrics`: [`super::collect`].
 //! * `GET /health`: 200 while reads and writes are taken, 503 with the reason where the server is read-only.
 //!
-//! A connection has one answer, and a time for it.
+//! `HEAD` is answered as `GET` is, without the text. A connection has one answer, and a time for it.
 
 use std::convert::Infallible;
 use std::io;
@@ -84,8 +84,12 @@ async fn serve_one(
 }
 
 fn answer(request: &Request<Incoming>, sources: &Sources) -> Response<String> {
-    if request.method() != Method::GET {
-        return response(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "GET only\n".to_owned());
+    // Of an answer to HEAD no body is sent.
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let text = "GET and HEAD only\n".to_owned();
+        let mut refusal = response(StatusCode::METHOD_NOT_ALLOWED, "text/plain", text);
+        refusal.headers_mut().insert(header::ALLOW, header::HeaderValue::from_static("GET, HEAD"));
+        return refusal;
     }
     match request.uri().path() {
         "/metrics" => match collect::text(sources) {

@@ -248,6 +248,11 @@ async fn metrics_tell_what_a_server_did_and_every_name_is_documented() {
     }
     assert!(scrape(&server, "/health").await.0.contains("200"));
     assert!(scrape(&server, "/").await.0.contains("404"));
+    for (path, status) in [("/health", "200"), ("/metrics", "200"), ("/", "404")] {
+        let (line, body) = ask_metrics(&server, "HEAD", path).await;
+        assert!(line.contains(status) && body.is_empty(), "{path}: {line}: {body}");
+    }
+    assert!(ask_metrics(&server, "POST", "/health").await.0.contains("405"));
     server.stop().await;
 }
 
