@@ -78,13 +78,39 @@ fn announce(address: SocketAddr) {
         // What was logged before is to be found by who reads this; a log that nobody takes is not waited for.
         logging::flush();
         let mut out = std::io::stdout().lock();
+        let reached = reached_at(address);
         let said =
-            write!(out, "tepui listens on {address}\nexport BIGTABLE_EMULATOR_HOST={address}\n");
+            write!(out, "tepui listens on {address}\nexport BIGTABLE_EMULATOR_HOST={reached}\n");
         if let Err(error) = said.and_then(|()| out.flush()) {
             tracing::warn!(%error, "cannot say on the standard output where the server listens");
         }
     };
     if let Err(error) = ThreadSpawner.spawn("tepui-announce", Box::new(say)) {
         tracing::warn!(%error, "cannot say on the standard output where the server listens");
+    }
+}
+
+/// Where a client on this machine finds who listens there: all addresses of a machine are none to connect to.
+fn reached_at(address: SocketAddr) -> String {
+    if address.ip().is_unspecified() {
+        return format!("localhost:{}", address.port());
+    }
+    address.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_are_told_an_address_that_can_be_connected_to() {
+        for (address, reached) in [
+            ("0.0.0.0:8086", "localhost:8086"),
+            ("[::]:8086", "localhost:8086"),
+            ("127.0.0.1:9", "127.0.0.1:9"),
+            ("[::1]:9", "[::1]:9"),
+        ] {
+            assert_eq!(reached_at(address.parse().unwrap()), reached);
+        }
     }
 }
