@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tepui_transfer::error::{Error, Result};
 use tepui_transfer::export::{Export, Selection, export};
 use tepui_transfer::format::csv::Column;
@@ -21,7 +23,7 @@ pub struct Args {
     #[arg(value_name = "DIR/NAME")]
     output: PathBuf,
     /// The files' format
-    #[arg(long, value_enum, default_value_t = Format::Avro)]
+    #[arg(long, value_parser = written(), default_value = "avro")]
     format: Format,
     /// How many files, at most as many as the table has tablets' samples [default: one for each 256 MiB]
     #[arg(long, value_name = "COUNT")]
@@ -56,6 +58,13 @@ pub struct Args {
     /// Replace the files of an earlier export of this name, once the new ones are whole
     #[arg(long)]
     overwrite: bool,
+}
+
+/// The formats that can be written: one of those that can be read is of imports alone.
+fn written() -> impl TypedValueParser<Value = Format> {
+    let written = Format::value_variants().iter().filter(|format| **format != Format::Rejected);
+    let names = PossibleValuesParser::new(written.filter_map(ValueEnum::to_possible_value));
+    names.try_map(|name| Format::from_str(&name, false))
 }
 
 /// Runs the command.

@@ -258,6 +258,15 @@ fn what_is_done_ends_well_though_nobody_can_be_told_and_going_on_from_nothing_is
 }
 
 #[test]
+fn an_export_offers_no_format_that_only_imports_have() {
+    let place = Place::new();
+    let (_, help) = place.tepui("export", "t", &["--help"]);
+    assert!(help.contains("sequencefile") && !help.contains("rejected"), "{help}");
+    assert_eq!(place.tepui("export", "t", &["part", "--format=rejected"]).0, 2);
+    assert!(place.tepui("import", "t", &["--help"]).1.contains("rejected"));
+}
+
+#[test]
 fn an_error_that_nobody_reads_is_no_panic() {
     let dir = tempfile::tempdir().unwrap();
     let args =
