@@ -319,22 +319,25 @@ pub fn rename(from: &Path, to: &Path) -> Result<()> {
     std::fs::rename(from, to).map_err(|e| failed("write", to, &e))
 }
 
-/// Makes the directory that a file is to lie in, and those that it lies in, durably.
-pub fn make_parent(path: &Path) -> Result<()> {
-    let Some(dir) = path.parent() else { return Ok(()) };
+/// Makes the directory that a file is to lie in, and those that it lies in, durably. Those that were made, the innermost first.
+pub fn make_parent(path: &Path) -> Result<Vec<PathBuf>> {
+    let Some(dir) = path.parent() else { return Ok(Vec::new()) };
     let above = dir.ancestors().take_while(|dir| !dir.as_os_str().is_empty());
     let missing: Vec<&Path> = above.take_while(|dir| !dir.exists()).collect();
     if missing.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     std::fs::create_dir_all(dir).map_err(|e| failed("create", dir, &e))?;
-    missing.into_iter().try_for_each(sync_parent)
+    missing.iter().try_for_each(|dir| sync_parent(dir))?;
+    Ok(missing.into_iter().map(Path::to_path_buf).collect())
 }
 
-/// Keeps other processes away from a file, until it is dropped.
+/// Keeps other processes away from a file, until it is dropped. What had to be made of directories for it goes then, too, where nothing has come
+/// into it.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
+    made: Vec<PathBuf>,
     _file: File,
     missing: Option<String>,
 }
@@ -353,7 +356,7 @@ impl Lock {
     }
 
     fn take_by(of: &Path, try_lock: impl Fn(&File) -> Result<(), TryLockError>) -> Result<Self> {
-        make_parent(of)?;
+        let made = make_parent(of)?;
         let name = of.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
         let path = of.with_file_name(format!(".{}.lock", name.trim_start_matches('.')));
         let taken = || {
@@ -376,7 +379,7 @@ impl Lock {
                         "cannot lock {}: {error}; nothing keeps a second run of this away",
                         path.display()
                     );
-                    return Ok(Self { path, _file: file, missing: Some(missing) });
+                    return Ok(Self { path, made, _file: file, missing: Some(missing) });
                 }
                 Err(TryLockError::Error(error)) => return Err(failed("lock", &path, &error)),
             }
@@ -384,7 +387,7 @@ impl Lock {
             let locked = file.metadata().map_err(|e| failed("read", &path, &e))?;
             match std::fs::metadata(&path) {
                 Ok(there) if (there.dev(), there.ino()) == (locked.dev(), locked.ino()) => {
-                    return Ok(Self { path, _file: file, missing: None });
+                    return Ok(Self { path, made, _file: file, missing: None });
                 }
                 Err(error) if error.kind() != ErrorKind::NotFound => {
                     return Err(failed("read", &path, &error));
@@ -407,6 +410,8 @@ impl Drop for Lock {
     fn drop(&mut self) {
         // One that stays is in nobody's way.
         drop(std::fs::remove_file(&self.path));
+        // A directory with something in it is not removed, and nor are those around it.
+        let _ = self.made.iter().try_for_each(std::fs::remove_dir);
     }
 }
 
@@ -733,6 +738,13 @@ mod tests {
         let error = Lock::take(&path).unwrap_err().to_string();
         assert!(error.contains("another process is running this"), "{error}");
         drop(first);
+        let second = Lock::take(&path).unwrap();
+        // What came into the directories meanwhile keeps them.
+        let kept = dir.path().join("new/kept");
+        std::fs::write(&kept, "").unwrap();
+        drop(second);
+        assert!(kept.exists() && !path.parent().unwrap().exists());
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
         drop(Lock::take(&path).unwrap());
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 0);
         // As one leaves it that was killed.

@@ -258,6 +258,19 @@ fn what_is_done_ends_well_though_nobody_can_be_told_and_going_on_from_nothing_is
 }
 
 #[test]
+fn an_export_that_fails_leaves_no_directories_that_it_made() {
+    let place = Place::new();
+    std::fs::create_dir(place.at("there")).unwrap();
+    let (code, text) = place.tepui("export", "none", &["there/a/b/part"]);
+    assert!(code == 1 && text.contains("does not exist"), "{text}");
+    assert_eq!(files(&place.at("there"), ""), [""; 0]);
+    place.write("rows.csv", &rows(3));
+    place.ok("import", "t", &["rows.csv", "--create"]);
+    place.ok("export", "t", &["there/a/b/part"]);
+    assert_eq!(files(&place.at("there/a/b"), ""), ["part-00000-of-00001.avro"]);
+}
+
+#[test]
 fn an_export_offers_no_format_that_only_imports_have() {
     let place = Place::new();
     let (_, help) = place.tepui("export", "t", &["--help"]);
