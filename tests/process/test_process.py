@@ -296,6 +296,25 @@ def test_a_server_whose_terminal_is_closed_stops_in_order(make_server, scratch):
     assert "shutting down" in (scratch / "log").read_text()
 
 
+def test_a_check_shows_its_progress_once_there_is_some(make_server, open_table):
+    server = make_server()
+    fill(open_table(server.start()), 100)
+    server.stop()
+    terminal, end = os.openpty()
+    with open(terminal, "rb", buffering=0) as shown:
+        try:
+            check = subprocess.Popen([server.binary, "check", server.data], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=end)
+        finally:
+            os.close(end)
+        text = b""
+        # The end of the terminal shows as an error.
+        with contextlib.suppress(OSError):
+            while part := shown.read(1 << 16):
+                text += part
+        assert check.wait(timeout=60) == 0
+    assert b"check" in text and b"0 B of 0 B" not in text, text
+
+
 def test_a_limit_on_the_size_of_files_is_a_full_disk(make_server, open_table):
     limit = 6 << 20
     server = make_server(

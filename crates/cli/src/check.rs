@@ -7,7 +7,7 @@ use tepui_bigtable::error::{Error, Result};
 use tepui_engine::offline;
 use tepui_server::catalog;
 
-use crate::offline_env::{env, progress};
+use crate::offline_env::{env, progress, tell};
 
 /// The arguments of `tepui check`.
 #[derive(Debug, clap::Args)]
@@ -21,8 +21,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let bar = progress("check");
     let report = offline::check(&env(), &args.dir, Some(&catalog::entry_of), &mut |done, total| {
-        bar.set_length(total);
-        bar.set_position(done);
+        tell(&bar, done, total);
     });
     bar.finish_and_clear();
     let report = report?;

@@ -7,7 +7,7 @@ use tepui_bigtable::error::{Error, Result};
 use tepui_engine::offline::{self, RepairOptions, RepairReport};
 use tepui_server::catalog;
 
-use crate::offline_env::{env, progress};
+use crate::offline_env::{env, progress, tell};
 
 /// The arguments of `tepui repair`.
 #[derive(Debug, clap::Args)]
@@ -29,10 +29,7 @@ pub fn run(args: &Args) -> Result<()> {
         &args.dir,
         Some(&catalog::entry_of),
         options,
-        &mut |done, total| {
-            bar.set_length(total);
-            bar.set_position(done);
-        },
+        &mut |done, total| tell(&bar, done, total),
     );
     bar.finish_and_clear();
     let report = report?;
