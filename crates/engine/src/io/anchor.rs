@@ -28,6 +28,8 @@ pub(super) struct Anchor {
     name: PathBuf,
     /// How it is reached by its descriptor.
     through: PathBuf,
+    /// Whether its names are counted: some file systems count none of a directory.
+    counts_names: bool,
 }
 
 /// The directories whose files are reached so, each as long as somebody holds it.
@@ -49,12 +51,14 @@ impl Anchor {
         let place = |meta: fs::Metadata| (meta.dev(), meta.ino());
         let is_reached = fs::metadata(&through)
             .is_ok_and(|meta| dir.metadata().is_ok_and(|d| place(d) == place(meta)));
-        Ok(is_reached.then(|| Arc::new(Self { dir, name: name.to_owned(), through })))
+        let counts_names = dir.metadata()?.nlink() > 0;
+        let name = name.to_owned();
+        Ok(is_reached.then(|| Arc::new(Self { dir, name, through, counts_names })))
     }
 
     /// Whether no name leads to it any more: nothing can be made in it.
     pub(super) fn is_removed(&self) -> bool {
-        self.dir.metadata().is_ok_and(|meta| meta.nlink() == 0)
+        self.counts_names && self.dir.metadata().is_ok_and(|meta| meta.nlink() == 0)
     }
 }
 

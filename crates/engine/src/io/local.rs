@@ -362,36 +362,53 @@ impl Files for LocalFiles {
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false);
-        self.lock_with(path, &options, FlockOperation::NonBlockingLockExclusive)
+        let operation = FlockOperation::NonBlockingLockExclusive;
+        self.lock_with(parent(path), Some((path, &options)), operation)
     }
 
     fn lock_to_read(&self, path: &Path) -> Result<Box<dyn FileLock>> {
         // Shared: over NFS, an exclusive lock takes a file that is open for writing.
         let mut options = OpenOptions::new();
         options.read(true);
-        self.lock_with(path, &options, FlockOperation::NonBlockingLockShared)
+        let operation = FlockOperation::NonBlockingLockShared;
+        self.lock_with(parent(path), Some((path, &options)), operation)
+    }
+
+    fn lock_dir_to_read(&self, dir: &Path) -> Result<Option<Box<dyn FileLock>>> {
+        self.lock_with(dir, None, FlockOperation::NonBlockingLockShared).map(Some)
     }
 }
 
+/// The directory of a file; the empty path means "here".
+fn parent(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
+}
+
 impl LocalFiles {
-    /// Locks a file and the directory that it is in: the file alone could be removed, and made anew by who locks that one.
+    /// Locks a file, where there is one, and the directory that it is in: the file alone could be removed, and made anew by who locks
+    /// that one.
     fn lock_with(
         &self,
-        path: &Path,
-        options: &OpenOptions,
+        dir: &Path,
+        file: Option<(&Path, &OpenOptions)>,
         operation: FlockOperation,
     ) -> Result<Box<dyn FileLock>> {
-        let dir = path.parent().unwrap_or(Path::new(""));
         let opened = Anchor::new(dir).map_err(|e| failed("open directory", dir, &e))?;
         let anchored = Anchored::default();
         if let Some(anchor) = &opened {
             anchored.add(anchor);
         }
-        let file = options.open(anchored.at(path)).map_err(|e| failed("open to lock", path, &e))?;
+        let open = |(path, options): (&Path, &OpenOptions)| {
+            options.open(anchored.at(path)).map_err(|e| failed("open to lock", path, &e))
+        };
+        let opened_file = file.map(open).transpose()?;
         let here = anchored.at(dir);
         let here = if here.as_os_str().is_empty() { Path::new(".") } else { &here };
         let dir_file = File::open(here).map_err(|e| failed("open directory", dir, &e))?;
-        let locked = rustix::fs::flock(&file, operation).and_then(|()| {
+        let told = file.map_or(dir, |(path, _)| path);
+        let of_file =
+            opened_file.as_ref().map_or(Ok(()), |file| rustix::fs::flock(file, operation));
+        let locked = of_file.and_then(|()| {
             match rustix::fs::flock(&dir_file, operation) {
                 Err(Errno::WOULDBLOCK) => Err(Errno::WOULDBLOCK),
                 // A file system, NFS for one, that locks no directories.
@@ -404,13 +421,13 @@ impl LocalFiles {
                     self.anchored.add(anchor);
                 }
                 let path = dir.to_owned();
-                Ok(Box::new(LocalLock { _files: [file, dir_file], anchor: opened, path }))
+                Ok(Box::new(LocalLock { _files: (opened_file, dir_file), anchor: opened, path }))
             }
             Err(Errno::WOULDBLOCK) => Err(Error::new(
                 ErrorKind::Locked,
-                format!("{} is locked: another process uses this directory", path.display()),
+                format!("{} is locked: another process uses this directory", told.display()),
             )),
-            Err(errno) => Err(failed("lock", path, &errno.into())),
+            Err(errno) => Err(failed("lock", told, &errno.into())),
         }
     }
 }
@@ -434,7 +451,7 @@ impl Directory for LocalDirectory {
 /// The locks go with their descriptors.
 #[derive(Debug)]
 struct LocalLock {
-    _files: [File; 2],
+    _files: (Option<File>, File),
     anchor: Option<Arc<Anchor>>,
     /// The directory.
     path: PathBuf,

@@ -200,6 +200,10 @@ pub trait Files: Send + Sync + Debug {
     fn lock_to_read(&self, path: &Path) -> Result<Box<dyn FileLock>> {
         self.lock(path)
     }
+    /// The same by the directory alone, where there is no such file; `None` where directories are not locked.
+    fn lock_dir_to_read(&self, _dir: &Path) -> Result<Option<Box<dyn FileLock>>> {
+        Ok(None)
+    }
 }
 
 /// A directory that is open.

@@ -8,13 +8,15 @@
 //!
 //! A list is synced after a segment's file is, and before anything is written into that; and before the name of one that is not needed
 //! any more is removed. So of what it names all is there, but for the damage that it is to show; and what is there and not named is
-//! either empty or not needed. The marker, an empty record, tells a list that was damaged since from one that a crash cut short. A log of a version that kept no list has none, and gets one with the next start.
+//! either empty or not needed. Where a full disk has no room for another list there is none: the file is cut to nothing, until the next
+//! segment is begun. Only the log's thread, which begins segments, makes the file anew: nobody else syncs the directory. The marker, an empty record, tells a list that was damaged since from one that a crash cut short. A log of a version that kept no list has none, and gets one with the next start.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::record::{Magic, RecordReader, RecordWriter, Tail};
-use super::segment::{list_segments, perhaps_of_a_sync, segment_name, was_never_begun};
+use super::repair::interrupted;
+use super::segment::{has_opening, list_segments, perhaps_of_a_sync, segment_name};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 
@@ -27,7 +29,8 @@ const DRAFT: &str = "SEGMENTS.new";
 pub(crate) const MAGIC: Magic = *b"TEPUISGS";
 pub(crate) const FILE_ID: u64 = 1;
 
-/// Space that the file has from the beginning, and bytes from which on it is written anew: segments are removed where a disk is full, too.
+/// Space that the file has from the beginning, and bytes from which on it is written anew with the next segment: others are removed where a
+/// disk is full, too.
 const FILE_BYTES: u64 = 64 << 10;
 
 /// The list that is being kept.
@@ -36,54 +39,95 @@ pub(super) struct Present {
     ids: BTreeSet<u64>,
     /// `None` after a failure: it is written anew.
     writer: Option<RecordWriter>,
+    /// The file is empty, or not there.
+    is_dropped: bool,
 }
 
 impl Present {
     /// Begins a list, durably.
     pub(super) fn begin(files: &dyn Files, dir: &Path, ids: BTreeSet<u64>) -> Result<Self> {
-        let writer = Some(write_anew(files, dir, &ids)?);
-        Ok(Self { ids, writer })
+        let mut present = Self { ids: BTreeSet::new(), writer: None, is_dropped: false };
+        present.rewrite(files, dir, ids)?;
+        Ok(present)
     }
 
     /// A segment is there, and nothing is in it yet.
     pub(super) fn add(&mut self, files: &dyn Files, dir: &Path, id: u64) -> Result<()> {
         let ids = self.ids.iter().copied().chain([id]).collect();
-        self.change(files, dir, ids)
+        let fits = |writer: &RecordWriter| writer.len_with(encode(&ids).len()) <= FILE_BYTES;
+        if self.writer.as_ref().is_some_and(fits) {
+            let appended = self.append(ids);
+            return appended.or_else(|error| self.drop_for_room(files, dir, error));
+        }
+        self.rewrite(files, dir, ids)
     }
 
     /// A segment is about to be removed.
     pub(super) fn remove(&mut self, files: &dyn Files, dir: &Path, id: u64) -> Result<()> {
         let ids = self.ids.iter().copied().filter(|present| *present != id).collect();
-        self.change(files, dir, ids)
+        match self.append(ids) {
+            Ok(()) => Ok(()),
+            // What is on disk may name it.
+            Err(_) => {
+                self.ids.remove(&id);
+                self.drop_list(files, dir)
+            }
+        }
     }
 
-    fn change(&mut self, files: &dyn Files, dir: &Path, ids: BTreeSet<u64>) -> Result<()> {
-        if ids == self.ids && self.writer.is_some() {
-            return Ok(());
-        }
+    /// Writes a list behind those that there are; an error too where there are none.
+    fn append(&mut self, ids: BTreeSet<u64>) -> Result<()> {
+        let writer = self.writer.take();
+        let mut writer =
+            writer.ok_or_else(|| Error::new(ErrorKind::NoSpace, "there is no list"))?;
         let payload = encode(&ids);
-        let writer = match self.writer.take() {
-            Some(mut writer) if writer.len_with(payload.len()) <= FILE_BYTES => {
-                write_list(&mut writer, &payload)?;
-                writer
+        self.ids = ids;
+        self.writer = write_list(&mut writer, &payload)?.then_some(writer);
+        Ok(())
+    }
+
+    /// Writes a list in the place of those that there are.
+    fn rewrite(&mut self, files: &dyn Files, dir: &Path, ids: BTreeSet<u64>) -> Result<()> {
+        self.writer = None;
+        let written = write_anew(files, dir, &ids);
+        self.ids = ids;
+        match written {
+            Ok(writer) => {
+                (self.writer, self.is_dropped) = (writer, false);
+                Ok(())
             }
-            _ => write_anew(files, dir, &ids)?,
-        };
-        (self.ids, self.writer) = (ids, Some(writer));
+            Err(error) => self.drop_for_room(files, dir, error),
+        }
+    }
+
+    /// Goes on without a list, where room is all that it lacked.
+    fn drop_for_room(&mut self, files: &dyn Files, dir: &Path, error: Error) -> Result<()> {
+        let lacks_room = error.kind() == ErrorKind::NoSpace && !error.is_in_doubt();
+        if lacks_room { self.drop_list(files, dir) } else { Err(error) }
+    }
+
+    fn drop_list(&mut self, files: &dyn Files, dir: &Path) -> Result<()> {
+        let path = dir.join(NAME);
+        if !self.is_dropped && files.exists(&path)? {
+            // Which takes no room, and no name.
+            files.truncate(&path, 0)?;
+        }
+        (self.writer, self.is_dropped) = (None, true);
         Ok(())
     }
 }
 
-/// Writes a list, durably.
-fn write_list(writer: &mut RecordWriter, payload: &[u8]) -> Result<()> {
+/// Writes a list, durably. Whether more can be written behind it.
+fn write_list(writer: &mut RecordWriter, payload: &[u8]) -> Result<bool> {
     writer.append(payload)?;
+    // Where this lacks room, nothing is in doubt: what is there of it is cut short.
+    writer.flush()?;
     writer.sync().map_err(perhaps_of_a_sync)?;
-    writer.append(&[])?;
-    writer.flush()
+    Ok(writer.append(&[]).and_then(|_| writer.flush()).is_ok())
 }
 
-/// Writes a list in the place of what there is, durably.
-fn write_anew(files: &dyn Files, dir: &Path, ids: &BTreeSet<u64>) -> Result<RecordWriter> {
+/// Writes a list in the place of what there is, durably. What more is written behind it with, if it can be.
+fn write_anew(files: &dyn Files, dir: &Path, ids: &BTreeSet<u64>) -> Result<Option<RecordWriter>> {
     let draft = dir.join(DRAFT);
     if files.exists(&draft)? {
         files.remove(&draft)?;
@@ -91,12 +135,12 @@ fn write_anew(files: &dyn Files, dir: &Path, ids: &BTreeSet<u64>) -> Result<Reco
     let mut writer = RecordWriter::create(files, &draft, MAGIC, FILE_ID)?;
     // Without it, a list that finds no space is one that cannot be changed for now.
     let _ = writer.reserve(FILE_BYTES);
-    write_list(&mut writer, &encode(ids))?;
+    let goes_on = write_list(&mut writer, &encode(ids))?;
     let path = dir.join(NAME);
     files.rename(&draft, &path)?;
     writer.renamed(&path);
     files.sync_dir(dir).map_err(perhaps_of_a_sync)?;
-    Ok(writer)
+    Ok(goes_on.then_some(writer))
 }
 
 /// Lists the segments that are there, after a repair.
@@ -105,13 +149,17 @@ pub(crate) fn rewrite(files: &dyn Files, dir: &Path) -> Result<()> {
     write_anew(files, dir, &ids).map(drop)
 }
 
-/// What is listed; `None` where there is no list, or where a version that keeps none has written to the log since.
+/// What is listed; `None` where there is no list, or where a version that keeps none has begun a segment since, as it does with each start.
 pub(crate) fn listed(files: &dyn Files, dir: &Path) -> Result<Option<BTreeSet<u64>>> {
     let path = dir.join(NAME);
     if !files.exists(&path)? {
         return Ok(None);
     }
-    let mut reader = RecordReader::open(files.open_left(&path)?, MAGIC, FILE_ID, Tail::MayBeTorn)?;
+    let file = files.open_left(&path)?;
+    if file.len()? == 0 {
+        return Ok(None);
+    }
+    let mut reader = RecordReader::open(file, MAGIC, FILE_ID, Tail::MayBeTorn)?;
     let mut ids = None;
     while let Some(record) = reader.next_record()? {
         if record.payload.is_empty() {
@@ -127,9 +175,8 @@ pub(crate) fn listed(files: &dyn Files, dir: &Path) -> Result<Option<BTreeSet<u6
         return Err(Error::corruption(path.display(), 0, "the list of segments is empty"));
     };
     let newest = ids.last().copied().unwrap_or(0);
-    let is_behind = list_segments(files, dir)?
-        .into_iter()
-        .any(|(id, bytes)| id > newest && !was_never_begun(bytes));
+    let is_behind =
+        list_segments(files, dir)?.into_iter().any(|(id, bytes)| id > newest && has_opening(bytes));
     Ok((!is_behind).then_some(ids))
 }
 
@@ -137,6 +184,10 @@ pub(crate) fn listed(files: &dyn Files, dir: &Path) -> Result<Option<BTreeSet<u6
 pub(crate) fn missing(files: &dyn Files, dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let Some(mut ids) = listed(files, dir)? else { return Ok(Vec::new()) };
     for (id, _) in list_segments(files, dir)? {
+        ids.remove(&id);
+    }
+    // One that a repair was about to put back.
+    if let Some(id) = interrupted(files, dir)? {
         ids.remove(&id);
     }
     Ok(ids.into_iter().map(|id| (id, dir.join(segment_name(id)))).collect())
@@ -165,8 +216,10 @@ pub(crate) fn decode(payload: &[u8]) -> Option<BTreeSet<u64>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::io::MemoryFiles;
+    use crate::io::{FaultFiles, MemoryFiles};
 
     #[test]
     fn the_last_list_counts_however_often_it_changes_or_fails_to() {
@@ -186,9 +239,32 @@ mod tests {
         let missing_now = missing(&files, dir).unwrap();
         assert_eq!(missing_now, [(9_999, dir.join(segment_name(9_999)))]);
         files.create(&dir.join(segment_name(10_000))).unwrap();
-        assert_eq!(missing(&files, dir).unwrap().len(), 1, "it is empty");
-        files.put_contents(&dir.join(segment_name(10_000)), vec![1; 1_000]);
+        assert_eq!(missing(&files, dir).unwrap().len(), 1, "it was not begun");
+        files.put_contents(&dir.join(segment_name(10_000)), vec![1; 73]);
         assert_eq!(missing(&files, dir).unwrap(), []);
+    }
+
+    #[test]
+    fn segments_are_removed_and_begun_without_a_list_where_it_has_no_room() {
+        let memory = MemoryFiles::new();
+        let files = FaultFiles::new(Arc::new(memory.clone()));
+        let dir = Path::new("/log");
+        files.create_dir_all(dir).unwrap();
+        for id in 1..=3 {
+            memory.put_contents(&dir.join(segment_name(id)), vec![1; 100]);
+        }
+        let mut present = Present::begin(&files, dir, [1, 2, 3].into()).unwrap();
+        present.writer = None;
+        files.set_quota_bytes(Some(0));
+        present.remove(&files, dir, 1).unwrap();
+        files.remove(&dir.join(segment_name(1))).unwrap();
+        assert_eq!(listed(&files, dir).unwrap(), None);
+        present.add(&files, dir, 4).unwrap();
+        present.remove(&files, dir, 2).unwrap();
+        assert_eq!(listed(&files, dir).unwrap(), None);
+        files.set_quota_bytes(None);
+        present.add(&files, dir, 5).unwrap();
+        assert_eq!(listed(&files, dir).unwrap(), Some([3, 4, 5].into()));
     }
 
     #[test]
@@ -203,7 +279,7 @@ mod tests {
         let path = dir.join(NAME);
         let whole = files.contents(&path).unwrap();
         // Behind it is the marker.
-        for len in 0..whole.len() - 24 {
+        for len in 1..whole.len() - 24 {
             files.put_contents(&path, whole[..len].to_vec());
             assert_eq!(listed(&files, dir).unwrap_err().kind(), ErrorKind::Corruption, "{len}");
         }

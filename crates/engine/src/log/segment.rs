@@ -61,7 +61,17 @@ pub(super) fn free_bytes(files: &dyn Files, dir: &Path) -> Option<u64> {
 
 /// Whether a segment of so many bytes without a readable opening was never begun: what is written behind that comes after it is durable.
 pub(crate) fn was_never_begun(file_len: u64) -> bool {
-    file_len <= FILE_HEADER_BYTES + RECORD_HEADER_BYTES + encode_opening(0, 0).len() as u64
+    file_len <= opening_end()
+}
+
+/// Whether one of so many bytes may have an opening.
+pub(crate) fn has_opening(file_len: u64) -> bool {
+    file_len >= opening_end()
+}
+
+/// Where the opening ends.
+fn opening_end() -> u64 {
+    FILE_HEADER_BYTES + RECORD_HEADER_BYTES + encode_opening(0, 0).len() as u64
 }
 
 /// A segment and its length.

@@ -736,6 +736,8 @@ impl Worker {
         let previous = Predecessor { id: self.writer.file_id(), bytes: self.writer.len() };
         let id = previous.id + 1;
         let writer = self.patiently(observer, |log| log.begin_segment(id, previous))?;
+        // By itself: a segment that may be listed is not begun anew.
+        self.patiently(observer, |log| log.list_segment(id))?;
         self.report(true);
         let bytes = writer.len();
         self.writer = self.shared.writer(writer);
@@ -785,10 +787,12 @@ impl Worker {
         if files.exists(&path)? {
             files.remove(&path)?;
         }
-        let bytes = options.segment_bytes;
-        let writer = create_segment(files.as_ref(), dir, id, Some(previous), bytes)?;
-        lock(&self.shared.present).add(files.as_ref(), dir, id)?;
-        Ok(writer)
+        create_segment(files.as_ref(), dir, id, Some(previous), options.segment_bytes)
+    }
+
+    fn list_segment(&self, id: u64) -> Result<()> {
+        let Shared { files, dir, present, .. } = self.shared.as_ref();
+        lock(present).add(files.as_ref(), dir, id)
     }
 
     /// Ends the log in good order. The marker vouches for the last group, as after an idle time.

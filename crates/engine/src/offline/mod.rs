@@ -112,8 +112,8 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 type Meta = BTreeMap<String, Bytes>;
 
 /// What is in `dir`, which must look like a data directory, and its lock. `changes`: whether it is to be changed. Who only reads
-/// may be allowed no more, or the file system: the lock file is not written to, nor made where there is none. Without one no server
-/// holds it.
+/// may be allowed no more, or the file system: the lock file is not written to, nor made where there is none. Who has removed that of a
+/// server that runs meets the lock of the directory.
 fn open_dir(env: &Env, dir: &Path, changes: bool) -> Result<(Layout, Option<Box<dyn FileLock>>)> {
     let layout = Layout::new(dir);
     let files = env.files.as_ref();
@@ -127,10 +127,13 @@ fn open_dir(env: &Env, dir: &Path, changes: bool) -> Result<(Layout, Option<Box<
         return Err(Error::new(ErrorKind::InvalidArgument, text));
     }
     let path = layout.lock();
-    if !changes && !files.exists(&path)? {
-        return Ok((layout, None));
-    }
-    let lock = if changes { files.lock(&path) } else { files.lock_to_read(&path) };
+    let lock = if changes {
+        files.lock(&path).map(Some)
+    } else if files.exists(&path)? {
+        files.lock_to_read(&path).map(Some)
+    } else {
+        files.lock_dir_to_read(dir)
+    };
     let lock = lock.map_err(|error| match error.kind() {
         ErrorKind::Locked => Error::new(
             ErrorKind::Locked,
@@ -138,7 +141,7 @@ fn open_dir(env: &Env, dir: &Path, changes: bool) -> Result<(Layout, Option<Box<
         ),
         _ => error,
     })?;
-    Ok((layout, Some(lock)))
+    Ok((layout, lock))
 }
 
 /// The names and lengths of the files in a directory; none where it does not exist.

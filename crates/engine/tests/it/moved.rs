@@ -12,6 +12,7 @@ use tepui_engine::cell::{RowBatch, RowRange};
 use tepui_engine::db::{Engine, Health};
 use tepui_engine::error::{ErrorKind, Result};
 use tepui_engine::io::{LocalFiles, ManualClock};
+use tepui_engine::offline;
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::Tablet;
 
@@ -79,6 +80,9 @@ fn a_directory_is_locked_also_without_its_lock_file() {
     fs::remove_file(dir.join("LOCK")).unwrap();
     let error = open(&dir).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Locked, "{error}");
+    let reads = env(Arc::new(LocalFiles::default()), Arc::new(ManualClock::new(START_MICROS)), 1);
+    let checked = offline::check(&reads, &dir, None, &mut |_, _| {});
+    assert_eq!(checked.unwrap_err().kind(), ErrorKind::Locked);
     write(&tablet, "row");
     drop((engine, tablet));
     let (_engine, tablet) = open(&dir).unwrap();

@@ -574,6 +574,24 @@ fn a_log_without_a_list_of_its_segments_gets_one_with_the_next_start() {
 }
 
 #[test]
+fn a_list_that_another_version_has_not_kept_refuses_nothing() {
+    let place = place();
+    let list = dir().join("log/SEGMENTS");
+    let open = || Engine::open(environment(&place.files), dir(), tiny_options()).unwrap();
+    let engine = open();
+    engine.close().unwrap();
+    drop(engine);
+    let kept = place.files.contents(&list).unwrap();
+    // One that is started and stopped, with nothing in between.
+    let engine = open();
+    engine.close().unwrap();
+    drop(engine);
+    place.files.put_contents(&list, kept);
+    assert!(check(&place.files).is_whole());
+    open();
+}
+
+#[test]
 fn a_torn_tail_of_the_log_is_a_note_and_nothing_to_repair() {
     let place = place();
     let path = segments_in(&place.files).pop().unwrap();
