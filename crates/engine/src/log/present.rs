@@ -9,7 +9,10 @@
 //! A list is synced after a segment's file is, and before anything is written into that; and before the name of one that is not needed
 //! any more is removed. So of what it names all is there, but for the damage that it is to show; and what is there and not named is
 //! either empty or not needed. Where a full disk has no room for another list there is none: the file is cut to nothing, until the next
-//! segment is begun. Only the log's thread, which begins segments, makes the file anew: nobody else syncs the directory. The marker, an empty record, tells a list that was damaged since from one that a crash cut short. A log of a version that kept no list has none, and gets one with the next start.
+//! segment is begun. Only the log's thread, which begins segments, makes the file anew: nobody else syncs the directory.
+//!
+//! The marker, an empty record, tells a list that was damaged since from one that a crash cut short. A log of a version that kept no list
+//! has none, and gets one with the next start.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
