@@ -39,9 +39,15 @@ pub(super) struct Retry {
     pause_micros: u64,
     /// Monotonic micros.
     at_micros: u64,
+    /// Free bytes of the disk after a failure for want of room.
+    free_bytes: Option<u64>,
     /// How often its new files did not read back since the last one that was done.
     unread: u32,
 }
+
+/// More free bytes than after the last failure for want of room with which a flush is tried again at once: who waits for one that an operator
+/// has made room for is refused meanwhile. What others free by the by is less, or costs a try.
+const MORE_ROOM_BYTES: u64 = 1 << 20;
 
 /// While this lives, a thread is in the middle of a merge and has its buffers.
 struct Merging<'a>(&'a Core);
@@ -150,7 +156,10 @@ impl Tablet {
     /// The same for one memtable, in the background: what failed and may pass is left alone for a while. Whether one was
     /// flushed.
     pub(crate) fn flush_when_due(&self) -> Result<bool> {
-        let is_early = self.core.env.clock.monotonic_micros() < self.lock_flushing().at_micros;
+        let is_early = {
+            let retry = self.lock_flushing();
+            self.core.env.clock.monotonic_micros() < retry.at_micros && !self.has_more_room(&retry)
+        };
         if is_early || self.waits_with_log() {
             return Ok(false);
         }
@@ -158,6 +167,19 @@ impl Tablet {
             Err(_) if self.core.check_healthy().is_ok() => Ok(false),
             result => result,
         }
+    }
+
+    /// Whether there is room for a flush by now which lacked it.
+    fn has_more_room(&self, retry: &Retry) -> bool {
+        let before = retry.free_bytes;
+        before
+            .is_some_and(|before| self.free_bytes() >= Some(before.saturating_add(MORE_ROOM_BYTES)))
+    }
+
+    /// Free bytes of the disk, where somebody counts them.
+    fn free_bytes(&self) -> Option<u64> {
+        let space = self.core.env.files.disk_space(&self.core.layout.ssts());
+        space.ok().flatten().map(|space| space.free)
     }
 
     /// Whether its oldest memtable has a write for which the log waits for room.
@@ -208,6 +230,8 @@ impl Tablet {
     fn flush_again(&self, retry: &mut Retry, error: &Error) {
         retry.pause_micros = (retry.pause_micros * 2).clamp(RETRY_MICROS, RETRY_MICROS_MAX);
         retry.at_micros = self.core.env.clock.monotonic_micros() + retry.pause_micros;
+        let lacks_room = error.kind() == ErrorKind::NoSpace;
+        retry.free_bytes = lacks_room.then(|| self.free_bytes()).flatten();
         EngineMetrics::add(&self.core.metrics.flush_retries, 1);
         self.note_setback(Work::Flush, error);
         tracing::error!(

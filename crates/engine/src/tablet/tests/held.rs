@@ -224,3 +224,18 @@ fn a_disk_without_room_for_flushes_is_named_once_memory_is_full() {
     tablet.admit().unwrap();
     keep("entry", Some("y")).unwrap();
 }
+
+#[test]
+fn a_flush_that_lacked_room_is_done_as_soon_as_there_is_some() {
+    let Held { rig, faults, clock: _ } = empty();
+    block_on(rig.tablet.apply(batch("a", &["a"]))).unwrap();
+    rig.tablet.rotate_now();
+    faults.set_quota_bytes(Some(0));
+    let retries = || rig.tablet.core.metrics.flush_retries.load(Ordering::Relaxed);
+    for _ in 0..3 {
+        assert!(!rig.tablet.flush_when_due().unwrap());
+    }
+    assert_eq!(retries(), 1, "it is left alone for a while");
+    faults.set_quota_bytes(Some(64 << 20));
+    assert!(rig.tablet.flush_when_due().unwrap(), "though the clock stands still");
+}
