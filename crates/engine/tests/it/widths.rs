@@ -9,7 +9,7 @@ use tepui_engine::cell::{FamilyId, Mutation, RowBatch, RowRange, TimestampRange}
 use tepui_engine::db::{Engine, EngineOptions};
 use tepui_engine::io::{FaultFiles, FaultOp, ManualClock, MemoryFiles};
 use tepui_engine::limits::SCAN_PROGRESS_RECORDS;
-use tepui_engine::read::Projection;
+use tepui_engine::read::{Projection, RowStream};
 use tepui_engine::tablet::{ReadView, ScanOptions, Tablet};
 
 use crate::harness::{Rig, START_MICROS, env, open_started, plain_schema, put, scan, tiny_options};
@@ -163,18 +163,22 @@ fn cells_of_a_merged_row_do_not_each_keep_a_block() {
     }
 }
 
-#[test]
-fn progress_counts_all_cells_that_a_scan_passes_over() {
-    let mut options = EngineOptions { target_file_bytes: 8 << 20, ..tiny_options() };
+/// A tablet of so many rows, each of 400 cells in one block, and of one row with a newer cell.
+fn rig_of_old_cells(rows: usize, newer: &str, value: &str) -> Rig {
+    let mut options = EngineOptions { target_file_bytes: 64 << 20, ..tiny_options() };
     options.sst.block_bytes = 16 << 10;
     let rig = Rig::new(options, plain_schema(), 3);
-    let (rows, cells) = (120, 400);
     for row in 0..rows {
-        let cells = (0..cells).map(|c| put(1, &format!("c{c:04}"), 1000, "v")).collect();
+        let cells = (0..400).map(|c| put(1, &format!("c{c:04}"), 1000, "v")).collect();
         rig.apply(format!("row-{row:03}").as_bytes(), cells);
     }
-    rig.apply(b"row-999", vec![put(1, "c", 9000, "found")]);
+    rig.apply(newer.as_bytes(), vec![put(1, "c", 9000, value)]);
     rig.engine.compact_fully().unwrap();
+    rig
+}
+
+/// Scans for the newer cell.
+fn scan_for_newer(rig: &Rig) -> RowStream {
     let timestamps = TimestampRange { start: 9000, end: 10_000 };
     let options = ScanOptions {
         range: RowRange::all(),
@@ -183,12 +187,19 @@ fn progress_counts_all_cells_that_a_scan_passes_over() {
         rows_hint: None,
         snapshot: None,
     };
-    let mut stream = rig.tablet.scan(options).unwrap();
+    rig.tablet.scan(options).unwrap()
+}
+
+#[test]
+fn progress_counts_all_cells_that_a_scan_passes_over() {
+    let rows = 120;
+    let rig = rig_of_old_cells(rows, "row-999", "found");
+    let mut stream = scan_for_newer(&rig);
     let mut marks = 0;
     while block_on(stream.next()).unwrap().expect("the last row").cells.is_empty() {
         marks += 1;
     }
-    let expected = rows * cells / usize::try_from(SCAN_PROGRESS_RECORDS).unwrap();
+    let expected = rows * 400 / usize::try_from(SCAN_PROGRESS_RECORDS).unwrap();
     assert!((expected..=expected + 1).contains(&marks), "{marks} marks, not {expected}");
 }
 
@@ -236,30 +247,14 @@ fn a_reverse_scan_of_a_level_reads_no_more_than_one_forward() {
 
 #[test]
 fn a_row_that_waits_for_a_value_does_not_wait_for_many_rows_that_show_nothing() {
-    let mut options = EngineOptions { target_file_bytes: 64 << 20, ..tiny_options() };
-    options.sst.block_bytes = 16 << 10;
-    let rig = Rig::new(options, plain_schema(), 3);
     let rows = 600;
-    for row in 0..rows {
-        let cells = (0..400).map(|c| put(1, &format!("c{c:04}"), 1000, "v")).collect();
-        rig.apply(format!("row-{row:03}").as_bytes(), cells);
-    }
-    rig.apply(b"a", vec![put(1, "c", 9000, "a value that lies elsewhere")]);
-    rig.engine.compact_fully().unwrap();
-    let timestamps = TimestampRange { start: 9000, end: 10_000 };
-    let options = ScanOptions {
-        range: RowRange::all(),
-        projection: Projection { timestamps, ..Projection::all() },
-        reverse: false,
-        rows_hint: None,
-        snapshot: None,
-    };
+    let rig = rig_of_old_cells(rows, "a", "a value that lies elsewhere");
     let blocks_read = || rig.engine.cache().sst_metrics().blocks_read.get();
     let before = blocks_read();
-    let mut stream = rig.tablet.scan(options).unwrap();
+    let mut stream = scan_for_newer(&rig);
     let first = block_on(stream.next()).unwrap().unwrap();
     assert_eq!(&first.cells[0].value[..], b"a value that lies elsewhere");
     // As many as a mark of progress is for, and what is read ahead.
     let blocks = blocks_read() - before;
-    assert!(blocks < rows / 2, "{blocks} blocks");
+    assert!(blocks < rows as u64 / 2, "{blocks} blocks");
 }
