@@ -44,9 +44,8 @@ pub(super) struct At<'a> {
 }
 
 impl Anchor {
-    /// Opens a directory; `None` where nothing can be reached through a descriptor.
-    pub(super) fn new(name: &Path) -> io::Result<Option<Arc<Self>>> {
-        let dir = File::open(if name.as_os_str().is_empty() { Path::new(".") } else { name })?;
+    /// Of a directory that is open; `None` where nothing can be reached through a descriptor.
+    pub(super) fn new(name: &Path, dir: File) -> io::Result<Option<Arc<Self>>> {
         let through = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
         let place = |meta: fs::Metadata| (meta.dev(), meta.ino());
         let is_reached = fs::metadata(&through)
@@ -54,6 +53,11 @@ impl Anchor {
         let counts_names = dir.metadata()?.nlink() > 0;
         let name = name.to_owned();
         Ok(is_reached.then(|| Arc::new(Self { dir, name, through, counts_names })))
+    }
+
+    /// Where the file with this name is reached, if it is in the directory.
+    pub(super) fn reaches(&self, path: &Path) -> Option<PathBuf> {
+        path.strip_prefix(&self.name).ok().map(|rest| self.through.join(rest))
     }
 
     /// Whether no name leads to it any more: nothing can be made in it.
@@ -73,10 +77,8 @@ impl Anchored {
     /// Where the file with this name is reached.
     pub(super) fn at<'a>(&self, path: &'a Path) -> At<'a> {
         let anchors = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let within = anchors.iter().filter_map(Weak::upgrade).find_map(|anchor| {
-            let through = anchor.through.join(path.strip_prefix(&anchor.name).ok()?);
-            Some((through, anchor))
-        });
+        let mut held = anchors.iter().filter_map(Weak::upgrade);
+        let within = held.find_map(|anchor| Some((anchor.reaches(path)?, anchor)));
         match within {
             Some((through, anchor)) => At { path: Cow::Owned(through), _anchor: Some(anchor) },
             None => At { path: Cow::Borrowed(path), _anchor: None },

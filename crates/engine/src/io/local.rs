@@ -353,10 +353,8 @@ impl Files for LocalFiles {
     }
 
     fn open_dir(&self, dir: &Path) -> Result<Box<dyn Directory>> {
-        // The parent of a relative one-part path is the empty path, which means "here".
-        let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-        let file = File::open(self.at(dir)).map_err(|e| failed("open directory", dir, &e))?;
-        Ok(Box::new(LocalDirectory { file, path: dir.to_owned() }))
+        let path = or_here(dir).to_owned();
+        Ok(Box::new(LocalDirectory { file: open_dir(&self.at(dir), dir)?, path }))
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
@@ -379,7 +377,17 @@ impl Files for LocalFiles {
     }
 }
 
-/// The directory of a file; the empty path means "here".
+/// The parent of a relative one-part path is the empty path, which means "here".
+fn or_here(dir: &Path) -> &Path {
+    if dir.as_os_str().is_empty() { Path::new(".") } else { dir }
+}
+
+/// Opens a directory that is reached at `at`.
+fn open_dir(at: &Path, dir: &Path) -> Result<File> {
+    File::open(or_here(at)).map_err(|e| failed("open directory", or_here(dir), &e))
+}
+
+/// The directory of a file.
 fn parent(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))
 }
@@ -393,18 +401,18 @@ impl LocalFiles {
         file: Option<(&Path, &OpenOptions)>,
         operation: FlockOperation,
     ) -> Result<Box<dyn FileLock>> {
-        let opened = Anchor::new(dir).map_err(|e| failed("open directory", dir, &e))?;
-        let anchored = Anchored::default();
-        if let Some(anchor) = &opened {
-            anchored.add(anchor);
-        }
+        let anchor = Anchor::new(dir, open_dir(dir, dir)?);
+        let anchor = anchor.map_err(|e| failed("open directory", dir, &e))?;
+        let at = |path: &Path| {
+            let through = anchor.as_ref().and_then(|anchor| anchor.reaches(path));
+            through.unwrap_or_else(|| path.to_owned())
+        };
         let open = |(path, options): (&Path, &OpenOptions)| {
-            options.open(anchored.at(path)).map_err(|e| failed("open to lock", path, &e))
+            options.open(at(path)).map_err(|e| failed("open to lock", path, &e))
         };
         let opened_file = file.map(open).transpose()?;
-        let here = anchored.at(dir);
-        let here = if here.as_os_str().is_empty() { Path::new(".") } else { &here };
-        let dir_file = File::open(here).map_err(|e| failed("open directory", dir, &e))?;
+        // Of its own: who reaches a file by the anchor keeps that open, and not the lock.
+        let dir_file = open_dir(&at(dir), dir)?;
         let told = file.map_or(dir, |(path, _)| path);
         let of_file =
             opened_file.as_ref().map_or(Ok(()), |file| rustix::fs::flock(file, operation));
@@ -417,11 +425,11 @@ impl LocalFiles {
         });
         match locked {
             Ok(()) => {
-                if let Some(anchor) = &opened {
+                if let Some(anchor) = &anchor {
                     self.anchored.add(anchor);
                 }
                 let path = dir.to_owned();
-                Ok(Box::new(LocalLock { _files: (opened_file, dir_file), anchor: opened, path }))
+                Ok(Box::new(LocalLock { _files: (opened_file, dir_file), anchor, path }))
             }
             Err(Errno::WOULDBLOCK) => Err(Error::new(
                 ErrorKind::Locked,
