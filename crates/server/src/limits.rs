@@ -286,7 +286,7 @@ pub const LARGE_ANSWER_PART: u32 = 2;
 /// leaves no room for others of its connection; smaller, and rows of a hundred kilobytes wait for the disk one after the other where memory is small.
 pub const READ_AHEAD_PART: u64 = 4;
 
-/// Connections to the endpoint of metrics, at most: a scraper or two, and somebody who looks.
+/// Connections to the endpoint of metrics, at most: a scraper or two, and somebody who looks. One more takes the place of another.
 pub const METRICS_CONNECTIONS_MAX: usize = 16;
 
 /// How long such a connection may take, from its beginning until its answer was taken: as long as Prometheus waits for one.

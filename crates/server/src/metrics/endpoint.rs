@@ -8,6 +8,8 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
@@ -17,6 +19,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tepui_engine::db::Health;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::collect::{self, Sources};
@@ -42,12 +45,29 @@ pub async fn serve(listener: TcpListener, sources: &Sources) {
     serve_each(accept, |request| answer(request, sources)).await;
 }
 
+/// The place that a connection has among those that are there.
+#[derive(Debug, Default)]
+struct Place {
+    has_asked: AtomicBool,
+    is_given_up: Notify,
+}
+
+/// Takes the place of the connection that has asked for nothing for longest, or else of the oldest: whoever comes last is answered, and a
+/// check of health does not wait for those that only connect.
+fn give_up_one(places: &mut Vec<Arc<Place>>) {
+    let idle = places.iter().position(|place| !place.has_asked.load(Ordering::Relaxed));
+    places.remove(idle.unwrap_or(0)).is_given_up.notify_one();
+    tracing::debug!("a connection for metrics had to make room for another");
+}
+
 /// Answers what comes over the connections that are accepted, for ever.
 async fn serve_each<S: AsyncRead + AsyncWrite + Unpin>(
     accept: impl AsyncFn() -> io::Result<S>,
     answer: impl Fn(&Request<Incoming>) -> Response<String>,
 ) {
     let mut connections = FuturesUnordered::new();
+    // Oldest first.
+    let mut places = Vec::new();
     let mut paused_until = Instant::now();
     loop {
         let accepted = async {
@@ -55,15 +75,22 @@ async fn serve_each<S: AsyncRead + AsyncWrite + Unpin>(
             accept().await
         };
         tokio::select! {
-            accepted = accepted, if connections.len() < METRICS_CONNECTIONS_MAX => match accepted {
-                Ok(stream) => connections.push(serve_one(stream, &answer)),
+            accepted = accepted => match accepted {
+                Ok(stream) => {
+                    if places.len() >= METRICS_CONNECTIONS_MAX {
+                        give_up_one(&mut places);
+                    }
+                    let place = Arc::new(Place::default());
+                    places.push(Arc::clone(&place));
+                    connections.push(serve_one(stream, &answer, place));
+                }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection for metrics");
                     // Out of descriptors, mostly: some are free in a moment, or in none.
                     paused_until = Instant::now() + METRICS_ACCEPT_PAUSE;
                 }
             },
-            Some(()) = connections.next() => {}
+            Some(left) = connections.next() => places.retain(|place| !Arc::ptr_eq(place, &left)),
         }
     }
 }
@@ -71,16 +98,24 @@ async fn serve_each<S: AsyncRead + AsyncWrite + Unpin>(
 async fn serve_one(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     answer: impl Fn(&Request<Incoming>) -> Response<String>,
-) {
-    let service = service_fn(async |request| Ok::<_, Infallible>(answer(&request)));
+    place: Arc<Place>,
+) -> Arc<Place> {
+    let service = service_fn(async |request| {
+        place.has_asked.store(true, Ordering::Relaxed);
+        Ok::<_, Infallible>(answer(&request))
+    });
     let served = hyper::server::conn::http1::Builder::new()
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
-    match tokio::time::timeout(METRICS_TIMEOUT, served).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection for metrics ended"),
-        Err(_) => tracing::debug!("a connection for metrics took too long"),
+    tokio::select! {
+        served = tokio::time::timeout(METRICS_TIMEOUT, served) => match served {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "a connection for metrics ended"),
+            Err(_) => tracing::debug!("a connection for metrics took too long"),
+        },
+        () = place.is_given_up.notified() => {}
     }
+    place
 }
 
 fn answer(request: &Request<Incoming>, sources: &Sources) -> Response<String> {
@@ -161,20 +196,57 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn clients_that_do_not_read_their_answers_do_not_keep_others_out_for_good() {
-        let (mut unread, mut accepted) = (Vec::new(), Vec::new());
-        for _ in 0..METRICS_CONNECTIONS_MAX {
-            let (mut client, stream) = tokio::io::duplex(ROOM);
-            // One request after the other, before any was answered.
-            client.write_all(&ASK.repeat(20)).await.unwrap();
-            unread.push(client);
+    async fn whoever_asks_last_is_answered_however_many_do_not_ask_or_read_their_answers() {
+        for asks in [&b""[..], &ASK.repeat(20)] {
+            let (mut others, mut accepted) = (Vec::new(), Vec::new());
+            for _ in 0..3 * METRICS_CONNECTIONS_MAX {
+                let (mut client, stream) = tokio::io::duplex(ROOM);
+                // One request after the other, before any was answered.
+                client.write_all(asks).await.unwrap();
+                others.push(client);
+                accepted.push(Ok(stream));
+            }
+            let (client, stream) = tokio::io::duplex(ROOM);
+            accepted.push(Ok(stream));
+            let took = serve_while(accepted, ask(client)).await;
+            assert_eq!(took, Duration::ZERO, "after {} bytes of each", asks.len());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_scrape_under_way_does_not_make_room_for_those_who_do_not_ask() {
+        let (mut scraper, stream) = tokio::io::duplex(ROOM);
+        scraper.write_all(ASK).await.unwrap();
+        let mut accepted = vec![Ok(stream)];
+        let mut idle = Vec::new();
+        for _ in 0..3 * METRICS_CONNECTIONS_MAX {
+            let (client, stream) = tokio::io::duplex(ROOM);
+            idle.push(client);
             accepted.push(Ok(stream));
         }
-        let (client, stream) = tokio::io::duplex(ROOM);
+        let (last, stream) = tokio::io::duplex(ROOM);
         accepted.push(Ok(stream));
-        let asked = tokio::time::timeout(10 * METRICS_TIMEOUT, ask(client));
-        let took = serve_while(accepted, asked).await.expect("it has its turn");
-        assert_eq!(took.as_secs(), METRICS_TIMEOUT.as_secs());
+        let answer = serve_while(accepted, async {
+            ask(last).await;
+            let mut answer = String::new();
+            scraper.read_to_string(&mut answer).await.unwrap();
+            answer
+        });
+        assert_eq!(answer.await.lines().last().map(str::len), Some(64 << 10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_its_answer_is_left_after_a_while() {
+        let (mut client, stream) = tokio::io::duplex(ROOM);
+        client.write_all(ASK).await.unwrap();
+        let left = async {
+            tokio::time::sleep(2 * METRICS_TIMEOUT).await;
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).await.unwrap();
+            answer.len()
+        };
+        let taken = serve_while([Ok(stream)], left).await;
+        assert!(taken <= ROOM, "{taken}");
     }
 
     #[tokio::test(start_paused = true)]
