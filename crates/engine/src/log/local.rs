@@ -446,13 +446,16 @@ impl CommitLog for LocalLog {
     fn give_back(&self) -> Option<Duration> {
         let now = self.shared.clock.monotonic_micros();
         let written = self.written_segment();
+        // While the log waits for space it begins no segment, by which their going would become durable, and they are the space.
+        let at_once = self.lacks_room();
         let mut gone = lock(&self.gone);
         let over: Vec<_> = gone
-            .extract_if(.., |gone| gone.is_durable(written) || gone.until_micros <= now)
+            .extract_if(.., |gone| at_once || gone.is_durable(written) || gone.until_micros <= now)
             .collect();
         let next = gone.iter().map(|gone| gone.until_micros - now).min();
         drop(gone);
         for gone in over {
+            // The others are closed uncut: a crash may bring them back, and then they are to be whole.
             if gone.is_durable(written) {
                 gone.removed.give_back();
             }
