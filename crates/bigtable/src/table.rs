@@ -138,15 +138,15 @@ impl Table {
         self.schema.read().unwrap_or_else(PoisonError::into_inner).names.clone()
     }
 
-    /// Changes the schema. The tablets learn of it first: no request can write to a family that they do
-    /// not know.
+    /// Changes the schema; one at a time is the caller's to see to. The tablets learn of it first: no request can write to a family
+    /// that they do not know. They may keep it waiting for what picks a compaction, and requests do not wait with it.
     pub fn set_schema(&self, schema: Arc<TableSchema>) {
-        let mut current = self.schema.write().unwrap_or_else(PoisonError::into_inner);
         let for_tablets = Arc::new(schema.to_tablet_schema());
         for (_, tablet) in self.tablets.iter() {
             tablet.set_schema(Arc::clone(&for_tablets));
         }
-        *current = Served::new(schema);
+        let served = Served::new(schema);
+        *self.schema.write().unwrap_or_else(PoisonError::into_inner) = served;
     }
 
     /// The tablet of a row, which this thread works for from now on.

@@ -153,7 +153,7 @@ pub(crate) struct Look {
 
 impl Drop for Look {
     fn drop(&mut self) {
-        self.tablet.jobs().collector.walking = false;
+        self.tablet.picks().collector.walking = false;
     }
 }
 
@@ -166,23 +166,23 @@ impl Tablet {
         let schema = self.schema.load_full().filter(|schema| schema.has_user_rules())?;
         let clock = &self.core.env.clock;
         let now = clock.monotonic_micros();
-        let mut jobs = self.jobs();
-        if self.is_dropped() || jobs.collector.walking || now < jobs.collector.look_at {
+        let mut picks = self.picks();
+        if self.is_dropped() || picks.collector.walking || now < picks.collector.look_at {
             return None;
         }
         if self.core.check_writable().is_err() || self.is_pressed() {
-            jobs.collector.look_at = now + PRESSED_WAIT_MICROS;
+            picks.collector.look_at = now + PRESSED_WAIT_MICROS;
             return None;
         }
         let view = self.view.load_full();
         let has = |id: FileId| view.files.contains_key(&id);
-        let place = match jobs.collector.place.take().filter(|place| has(place.file)) {
+        let place = match picks.collector.place.take().filter(|place| has(place.file)) {
             Some(place) => Some(place),
             None => {
-                jobs.collector.walked.retain(|id, _| has(*id));
+                picks.collector.walked.retain(|id, _| has(*id));
                 let (now_micros, bytes) = (self.core.expiry_micros(), view.version.total_bytes());
-                let blocked = self.blocked(&jobs);
-                let walked = &jobs.collector.walked;
+                let blocked = self.blocked(&self.jobs());
+                let walked = &picks.collector.walked;
                 let is_wanted = |id: FileId| {
                     let reader = view.file(id).and_then(|file| file.reader().cloned());
                     // What a compaction reads is about to be another file.
@@ -203,19 +203,19 @@ impl Tablet {
             }
         };
         let Some(place) = place else {
-            jobs.collector.look_at = now + self.core.options.gc_interval_ms * 1000;
+            picks.collector.look_at = now + self.core.options.gc_interval_ms * 1000;
             return None;
         };
-        jobs.collector.walking = true;
-        jobs.collector.claimed_at = now;
-        let changes = jobs.collector.changes;
-        drop(jobs);
+        picks.collector.walking = true;
+        picks.collector.claimed_at = now;
+        let changes = picks.collector.changes;
+        drop(picks);
         Some(Look { tablet: Arc::clone(self), place, changes })
     }
 
     /// When [`Self::claim_to_look`] had something last (monotonic micros), so that tablets take turns.
     pub(crate) fn looked_at(&self) -> u64 {
-        self.jobs().collector.claimed_at
+        self.picks().collector.claimed_at
     }
 
     /// Whether clients' writes are refused for what background work has to do first.
@@ -349,8 +349,8 @@ impl Look {
         let tablet = Arc::clone(&self.tablet);
         let walked = self.walk();
         let clock = &tablet.core.env.clock;
-        let mut jobs = tablet.jobs();
-        let progress = &mut jobs.collector;
+        let mut picks = tablet.picks();
+        let progress = &mut picks.collector;
         // By rules that are not in force any more; it begins anew.
         let outdated = progress.changes != self.changes;
         let result = match walked {
@@ -383,7 +383,7 @@ impl Look {
                 if Tablet::is_stop(&error) || tablet.is_dropped() { Ok(()) } else { Err(error) }
             }
         };
-        drop(jobs);
+        drop(picks);
         result.inspect_err(|error| {
             tracing::error!(tablet = tablet.id.0, %error, "cannot collect garbage; it is tried again");
         })

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -86,7 +86,7 @@ impl Tablet {
 
     /// Whether a compaction by shape is due that could run beside those that do.
     pub(crate) fn awaits_thread(&self) -> bool {
-        self.compaction_score() >= 1.0 && self.pick_by_shape(&mut self.jobs()).is_some()
+        self.compaction_score() >= 1.0 && self.pick_by_shape(&mut self.picks()).is_some()
     }
 
     /// Whether a compaction by shape is due that could begin but for a running one.
@@ -109,13 +109,14 @@ impl Tablet {
         if self.compaction_score() < 1.0 {
             return None;
         }
-        let mut jobs = self.jobs();
-        let pick = self.pick_by_shape(&mut jobs)?;
-        Some(self.claim(&mut jobs, pick))
+        let mut picks = self.picks();
+        let pick = self.pick_by_shape(&mut picks)?;
+        Some(self.claim(picks, pick))
     }
 
-    fn pick_by_shape(&self, jobs: &mut super::Jobs) -> Option<Pick> {
+    fn pick_by_shape(&self, picks: &mut super::Picks) -> Option<Pick> {
         let now = self.core.env.clock.monotonic_micros();
+        let mut jobs = self.jobs();
         let view = self.view.load_full();
         jobs.forget_failures(now, &view.files);
         // One that has left level 0 by another way is none any more.
@@ -125,19 +126,20 @@ impl Tablet {
         let same = |(version, changes): &(Arc<Version>, u64)| {
             Arc::ptr_eq(version, &seen.0) && *changes == seen.1
         };
-        if jobs.nothing_free.as_ref().is_some_and(same) {
+        if picks.nothing_free.as_ref().is_some_and(same) {
             return None;
         }
         let options = &self.core.options;
-        let blocked = self.blocked(jobs);
+        let blocked = self.blocked(&jobs);
+        // What failed or was put off comes back with time, and neither the version nor what is busy tells of that.
+        let ends_with_time = jobs.failed_until.values().any(|(until, _)| *until > now)
+            || jobs.column_too_large.is_some()
+            || blocked.no_extras
+            || jobs.failed_crowd.is_some();
+        drop(jobs);
         let pick = pick::pick_by_shape(&view.version, &view.shape, options, &blocked);
         if pick.is_none() {
-            // What failed or was put off comes back with time, and neither of the two tells of that.
-            let ends_with_time = jobs.failed_until.values().any(|(until, _)| *until > now)
-                || jobs.column_too_large.is_some()
-                || blocked.no_extras
-                || jobs.failed_crowd.is_some();
-            jobs.nothing_free = (!ends_with_time).then_some(seen);
+            picks.nothing_free = (!ends_with_time).then_some(seen);
         }
         pick
     }
@@ -147,22 +149,24 @@ impl Tablet {
         if self.is_dropped() || self.schema.load().is_none() {
             return None;
         }
-        let mut jobs = self.jobs();
+        let picks = self.picks();
+        let mut blocked = self.blocked(&self.jobs());
         let view = self.view.load_full();
-        let is_due = view.shape.scores.iter().any(|(_, level)| *level == 0);
-        let mut blocked = is_due.then(|| self.blocked(&jobs))?;
+        if !view.shape.scores.iter().any(|(_, level)| *level == 0) {
+            return None;
+        }
         let most = blocked.level_zero_bytes_max.map_or(bytes_max, |most| most.min(bytes_max));
         blocked.level_zero_bytes_max = Some(most);
         let options = &self.core.options;
         let pick = pick::pick_level_zero(&view.version, &view.shape, options, &blocked)?;
-        Some(self.claim(&mut jobs, pick))
+        Some(self.claim(picks, pick))
     }
 
     /// Claims files of which everything has expired, if it is time to look and there are any: an edit gives their space back, and
     /// waits for no compaction. A memtable that has held expired cells for long is sent to be flushed first.
     pub(crate) fn claim_expired(self: &Arc<Self>) -> Option<Claim> {
         let now = self.core.env.clock.monotonic_micros();
-        if self.is_dropped() || now < self.jobs().expired_at {
+        if self.is_dropped() || now < self.picks().expired_at {
             return None;
         }
         let schema = self.schema.load_full()?;
@@ -171,15 +175,15 @@ impl Tablet {
             self.rotate_now();
         }
         let compacts_by = self.for_compactions(&schema);
-        let mut jobs = self.jobs();
+        let mut picks = self.picks();
+        let blocked = self.blocked(&self.jobs());
         let view = self.view.load_full();
-        let blocked = self.blocked(&jobs);
         let properties = properties_of(&view);
         match collect::pick_expired(&view.version, &blocked, &compacts_by, now_micros, &properties)
         {
-            Some(pick) => Some(self.claim(&mut jobs, pick)),
+            Some(pick) => Some(self.claim(picks, pick)),
             None => {
-                jobs.expired_at = now + self.core.options.gc_interval_ms * 1000;
+                picks.expired_at = now + self.core.options.gc_interval_ms * 1000;
                 None
             }
         }
@@ -193,19 +197,20 @@ impl Tablet {
         let options = &self.core.options;
         let last_write = self.last_write_micros.load(Ordering::Relaxed);
         let idle = now.saturating_sub(last_write) >= options.gc_idle_ms * 1000;
-        let mut jobs = self.jobs();
-        if self.is_dropped() || now < jobs.collect_at {
+        let mut picks = self.picks();
+        if self.is_dropped() || now < picks.collect_at {
             return None;
         }
-        let eager = now >= jobs.eager_at;
+        let eager = now >= picks.eager_at;
         if idle && self.memory_may_hold_garbage(&schema, self.core.expiry_micros(), eager) {
             self.rotate_now();
         }
+        let blocked = self.blocked_for_space(&self.jobs());
         let view = self.view.load_full();
         let (tablet_bytes, tight) = (view.version.total_bytes(), self.core.space.is_tight());
         let rest = collect::rest(&schema, tablet_bytes, tight);
-        jobs.collected.retain(|_, at| at.saturating_add(rest) > now);
-        let resting: HashSet<FileId> = jobs.collected.keys().copied().collect();
+        picks.collected.retain(|_, at| at.saturating_add(rest) > now);
+        let resting: HashSet<FileId> = picks.collected.keys().copied().collect();
         let properties = properties_of(&view);
         let freed = |id: FileId| match view.file(id) {
             Ok(file) if !file.is_needed_elsewhere() => {
@@ -219,8 +224,7 @@ impl Tablet {
         };
         let rewrite_age_micros = options.rewrite_age_ms.saturating_mul(1000);
         let compacts_by = self.for_compactions(&schema);
-        let blocked = self.blocked_for_space(&jobs);
-        let dues = jobs.dues.by(&compacts_by);
+        let dues = picks.dues.by(&compacts_by);
         dues.retain(|id, _| view.files.contains_key(id));
         let collector = (!Arc::ptr_eq(&compacts_by, &schema)).then_some(schema.as_ref());
         let inputs = CollectInputs {
@@ -239,10 +243,10 @@ impl Tablet {
         };
         let pick = collect::pick_to_collect(&view.version, &view.shape, &blocked, &inputs);
         let Some(pick) = pick else {
-            jobs.collect_at = now + options.gc_interval_ms * 1000;
+            picks.collect_at = now + options.gc_interval_ms * 1000;
             return None;
         };
-        Some(self.claim(&mut jobs, pick))
+        Some(self.claim(picks, pick))
     }
 
     /// Whether the active memtable has something that a compaction would take away, or take others away by, and none waits for its
@@ -297,11 +301,13 @@ impl Tablet {
         let mut awaits = None;
         loop {
             let claim = {
-                let mut jobs = self.jobs();
-                if self.version().ssts().next().is_none() {
+                let picks = self.picks();
+                let busy = self.jobs().busy.clone();
+                let version = self.version();
+                if version.ssts().next().is_none() {
                     return Ok(());
                 }
-                pick::pick_full(&self.version(), &jobs.busy).map(|pick| self.claim(&mut jobs, pick))
+                pick::pick_full(&version, &busy).map(|pick| self.claim(picks, pick))
             };
             match claim {
                 Some(claim) => return claim.run(),
@@ -319,6 +325,8 @@ impl Tablet {
         }
     }
 
+    /// What a pick leaves alone. To be asked before the version that is picked from: what a job is done with is in no version after that,
+    /// and where it is asked too early all that it says is busy is not there.
     pub(super) fn blocked(&self, jobs: &super::Jobs) -> Busy {
         let now = self.core.env.clock.monotonic_micros();
         let failed = jobs.failed_until.iter().filter(|(_, (until, _))| *until > now);
@@ -375,11 +383,18 @@ impl Tablet {
         waits || level_zero.iter().any(|file| failed(file.id))
     }
 
-    pub(super) fn claim(self: &Arc<Self>, jobs: &mut super::Jobs, pick: Pick) -> Claim {
+    /// Ends the turn of whoever has picked: nobody else has claimed a file since.
+    pub(super) fn claim(
+        self: &Arc<Self>,
+        picks: MutexGuard<'_, super::Picks>,
+        pick: Pick,
+    ) -> Claim {
+        let mut jobs = self.jobs();
         jobs.busy.files.extend(pick.inputs.iter().map(|f| f.id));
         let rows = pick.span();
         jobs.busy.outputs.push((pick.output_level, rows.clone()));
         jobs.busy_changes += 1;
+        drop((jobs, picks));
         Claim { tablet: Arc::clone(self), pick, rows, lends: true }
     }
 }
@@ -714,13 +729,13 @@ impl Claim {
         let in_place = self.pick.inputs.iter().all(|f| f.level == self.pick.output_level);
         if self.pick.reason == Reason::Collect {
             let now = tablet.core.env.clock.monotonic_micros();
-            let mut jobs = tablet.jobs();
+            let mut picks = tablet.picks();
             if in_place {
-                jobs.collected.extend(output.files.iter().map(|f| (f.id, now)));
+                picks.collected.extend(output.files.iter().map(|f| (f.id, now)));
             } else {
                 let latest = now.saturating_add(collect::eager_wait(COLLECT_EAGER_BYTES));
-                let at = jobs.eager_at.max(now).saturating_add(collect::eager_wait(written));
-                jobs.eager_at = at.min(latest);
+                let at = picks.eager_at.max(now).saturating_add(collect::eager_wait(written));
+                picks.eager_at = at.min(latest);
             }
         }
         let opened = tablet.open_outputs(&output)?;
@@ -745,9 +760,11 @@ impl Claim {
         let read = cut_out(&mut edit, &manifest.version(), &view, &done, is_input);
         EngineMetrics::add(&metrics.compaction_read_bytes, read);
         tablet.install(&mut manifest, &edit, opened, 0)?;
+        // Whoever waits for the manifest does not wait for those who pick, too.
+        drop(manifest);
         // By other rules they say nothing.
         if tablet.compaction_schema().is_ok_and(|schema| schema == *of.schema) {
-            tablet.jobs().dues.by(of.schema).extend(output.dues);
+            tablet.picks().dues.by(of.schema).extend(output.dues);
         }
         Ok(true)
     }
@@ -814,7 +831,7 @@ impl Claim {
             if !collect::is_expired(properties, &schema, now) {
                 // Since the pick, a rule was changed, or changes are kept.
                 drop(manifest);
-                tablet.jobs().expired_at = tablet.core.env.clock.monotonic_micros()
+                tablet.picks().expired_at = tablet.core.env.clock.monotonic_micros()
                     + tablet.core.options.gc_interval_ms * 1000;
                 return Ok(());
             }

@@ -300,9 +300,11 @@ impl Tablet {
         EngineMetrics::add(&self.core.metrics.flushes, 1);
         let collected = output.stats.collected + output.stats.buried;
         EngineMetrics::add(&self.core.metrics.cells_collected, collected);
+        // Whoever waits for the manifest does not wait for those who pick, too.
+        drop(manifest);
         // By other rules they say nothing.
         if self.compaction_schema().is_ok_and(|now| now == schema) {
-            self.jobs().dues.by(&schema).extend(output.dues);
+            self.picks().dues.by(&schema).extend(output.dues);
         }
         Ok(())
     }

@@ -103,12 +103,12 @@ impl Tablet {
     /// Level 0 was merged, or was to be and cannot: reads begin anew to pay for it, not before this moment (monotonic micros).
     pub(super) fn forget_looks(&self, at_micros: u64) {
         self.looks.clear();
-        self.jobs().for_reads = ForReads { at_micros, is_flushed: false };
+        self.picks().for_reads = ForReads { at_micros, is_flushed: false };
     }
 
     /// What reads had paid for is merged: what they looked into meanwhile is gone, unless there is more to merge.
     pub(super) fn has_merged_for_reads(&self) {
-        if !self.jobs().for_reads.is_flushed {
+        if !self.picks().for_reads.is_flushed {
             self.looks.clear();
         }
     }
@@ -121,26 +121,28 @@ impl Tablet {
             return None;
         }
         let now = self.core.env.clock.monotonic_micros();
-        let mut jobs = self.jobs();
-        let ForReads { at_micros, is_flushed } = jobs.for_reads;
+        let mut picks = self.picks();
+        let ForReads { at_micros, is_flushed } = picks.for_reads;
         if now < at_micros || !(is_flushed || are_enough(looks, 0)) {
             return None;
         }
+        let jobs = self.jobs();
         let view = self.view.load_full();
         let waits = !view.waiting.is_empty() || jobs.awaited > 0;
         if waits || jobs.any_under_way(view.version.level(0)) {
             // It comes down in a moment; the bell is rung for it.
             return None;
         }
-        jobs.for_reads.at_micros = now + LOOK_WAIT_MICROS;
+        let blocked = self.blocked(&jobs);
+        drop(jobs);
+        picks.for_reads.at_micros = now + LOOK_WAIT_MICROS;
         if view.shape.style == CompactionStyle::Tiered || self.core.space.is_tight() {
             return None;
         }
-        let blocked = self.blocked(&jobs);
         let is_free = blocked.files.is_empty() && blocked.outputs.is_empty();
         if !is_flushed && let Some(all) = self.worth_with_memtable(&view) {
             if is_free && are_enough(looks, all) {
-                jobs.for_reads = ForReads { at_micros: now, is_flushed: true };
+                picks.for_reads = ForReads { at_micros: now, is_flushed: true };
                 self.rotate_now();
                 self.core.bell.ring();
             }
@@ -150,14 +152,14 @@ impl Tablet {
         else {
             // While something is in the way, what was paid for is still to come.
             if is_flushed && is_free {
-                drop(jobs);
+                drop(picks);
                 self.forget_looks(now + MERGE_WAIT_MICROS);
             }
             return None;
         };
         self.looks.spend(price(pick.input_bytes(), is_flushed));
-        jobs.for_reads.at_micros = if is_flushed { now } else { now + MERGE_WAIT_MICROS };
-        Some(self.claim(&mut jobs, pick))
+        picks.for_reads.at_micros = if is_flushed { now } else { now + MERGE_WAIT_MICROS };
+        Some(self.claim(picks, pick))
     }
 
     /// Bytes of the memtable and all that it could be merged with, where it is worth to be flushed for that.

@@ -123,6 +123,7 @@ pub struct Tablet {
     writer: Mutex<Writer>,
     manifest: Mutex<TabletManifest>,
     flushing: Mutex<flush::Retry>,
+    picks: Mutex<Picks>,
     jobs: Mutex<Jobs>,
     last_write_micros: AtomicU64,
     looks: Looks,
@@ -142,35 +143,14 @@ pub(crate) struct Writer {
     key: Vec<u8>,
 }
 
-/// What background jobs of the tablet know of each other.
+/// What those who pick compactions know. One picks at a time, and that takes a while where there are many files: who serves
+/// requests asks [`Jobs`], which are locked for moments.
 #[derive(Debug, Default)]
-struct Jobs {
-    /// What running compactions keep from others.
-    busy: Busy,
-    /// Flushes and compactions that run, each by how many drops of rows there had been when it began.
-    running: Vec<u64>,
-    /// How many wait for them, to merge everything.
-    awaited: usize,
-    /// The drops since the oldest of them began.
-    drops: VecDeque<Excised>,
-    /// Drops before these.
-    drops_before: u64,
+struct Picks {
     /// Files that garbage collection has written, and when (monotonic micros): it leaves them alone for a while.
     collected: HashMap<FileId, u64>,
     /// When garbage collection finds something in its files.
     dues: dues::KnownDues,
-    /// Files whose compaction failed: when to try again (monotonic micros), and how long it was to that the last time that they
-    /// were at fault.
-    failed_until: HashMap<FileId, (u64, u64)>,
-    /// Files below level 0 whose rewriting for what it frees has failed, which nobody waits for: when to try again (monotonic micros), and how long
-    /// that is after the last time.
-    failed_for_space: HashMap<FileId, (u64, u64)>,
-    /// Bytes of a column of level 0 for which the disk had no room, and until when none as large is tried (monotonic micros).
-    column_too_large: Option<(u64, u64)>,
-    /// Until when nothing of level 0 is merged that nobody waits for, since the disk had no room for that (monotonic micros).
-    extras_at: u64,
-    /// Small flushes whose merge has failed.
-    failed_crowd: Option<FailedCrowd>,
     /// Merges that reads pay for.
     for_reads: looks::ForReads,
     /// When to look for garbage next (monotonic micros).
@@ -183,11 +163,38 @@ struct Jobs {
     expired_at: u64,
     /// What the collector has looked at.
     collector: collector::Progress,
-    /// How often what is busy has changed.
-    busy_changes: u64,
     /// The version for which no compaction by shape was free, and how often what is busy had changed then: until
     /// either changes, there is none. Not where a failure was what kept one, which ends with time.
     nothing_free: Option<(Arc<Version>, u64)>,
+}
+
+/// What background jobs of the tablet know of each other. Locked after [`Picks`].
+#[derive(Debug, Default)]
+struct Jobs {
+    /// What running compactions keep from others.
+    busy: Busy,
+    /// Flushes and compactions that run, each by how many drops of rows there had been when it began.
+    running: Vec<u64>,
+    /// How many wait for them, to merge everything.
+    awaited: usize,
+    /// The drops since the oldest of them began.
+    drops: VecDeque<Excised>,
+    /// Drops before these.
+    drops_before: u64,
+    /// Files whose compaction failed: when to try again (monotonic micros), and how long it was to that the last time that they
+    /// were at fault.
+    failed_until: HashMap<FileId, (u64, u64)>,
+    /// Files below level 0 whose rewriting for what it frees has failed, which nobody waits for: when to try again (monotonic micros), and how long
+    /// that is after the last time.
+    failed_for_space: HashMap<FileId, (u64, u64)>,
+    /// Bytes of a column of level 0 for which the disk had no room, and until when none as large is tried (monotonic micros).
+    column_too_large: Option<(u64, u64)>,
+    /// Until when nothing of level 0 is merged that nobody waits for, since the disk had no room for that (monotonic micros).
+    extras_at: u64,
+    /// Small flushes whose merge has failed.
+    failed_crowd: Option<FailedCrowd>,
+    /// How often what is busy has changed.
+    busy_changes: u64,
 }
 
 /// Small flushes whose merge has failed: they would be read again and again for a file among them that is damaged, and keep newer
@@ -269,6 +276,7 @@ impl Tablet {
             writer: Mutex::default(),
             manifest: Mutex::new(manifest),
             flushing: Mutex::default(),
+            picks: Mutex::default(),
             jobs: Mutex::default(),
             last_write_micros: AtomicU64::new(0),
             looks: Looks::default(),
@@ -292,12 +300,12 @@ impl Tablet {
     /// Sets the families; compaction starts to act by it. Dropped families disappear at once.
     pub fn set_schema(&self, schema: Arc<TabletSchema>) {
         self.schema.store(Some(schema));
-        let mut jobs = self.jobs();
-        (jobs.collect_at, jobs.expired_at, jobs.eager_at) = (0, 0, 0);
-        jobs.nothing_to_reclaim = None;
-        jobs.collected.clear();
-        jobs.collector.begin_anew();
-        drop(jobs);
+        let mut picks = self.picks();
+        (picks.collect_at, picks.expired_at, picks.eager_at) = (0, 0, 0);
+        picks.nothing_to_reclaim = None;
+        picks.collected.clear();
+        picks.collector.begin_anew();
+        drop(picks);
         self.core.bell.ring();
     }
 
@@ -318,7 +326,7 @@ impl Tablet {
         self.view.store(Arc::new(next));
         drop((view, writer, manifest));
         // What is due is another question now.
-        self.jobs().nothing_free = None;
+        self.picks().nothing_free = None;
         self.core.bell.ring();
     }
 
@@ -437,6 +445,11 @@ impl Tablet {
 
     pub(crate) fn lock_writer(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The turn of whoever picks.
+    fn picks(&self) -> MutexGuard<'_, Picks> {
+        self.picks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn jobs(&self) -> MutexGuard<'_, Jobs> {

@@ -38,7 +38,7 @@ impl Tablet {
     pub(crate) fn must_reclaim(&self) -> bool {
         !self.is_dropped()
             && self.schema.load().is_some()
-            && self.pick_to_reclaim(&mut self.jobs()).is_some()
+            && self.pick_to_reclaim(&mut self.picks()).is_some()
     }
 
     /// Claims a compaction that moves values out of value files with much garbage, if it is worth it.
@@ -46,23 +46,24 @@ impl Tablet {
         if self.is_dropped() || self.schema.load().is_none() {
             return None;
         }
-        let mut jobs = self.jobs();
-        if jobs.awaited > 0 {
+        let mut picks = self.picks();
+        if self.jobs().awaited > 0 {
             return None;
         }
-        let pick = self.pick_to_reclaim(&mut jobs)?;
-        Some(self.claim(&mut jobs, pick))
+        let pick = self.pick_to_reclaim(&mut picks)?;
+        Some(self.claim(picks, pick))
     }
 
     /// Goes through all that SSTs name, where there is enough garbage: millions of names at terabytes of values, so not again soon where
     /// nothing came of it.
-    fn pick_to_reclaim(&self, jobs: &mut super::Jobs) -> Option<Pick> {
+    fn pick_to_reclaim(&self, picks: &mut super::Picks) -> Option<Pick> {
         let now = self.core.env.clock.monotonic_micros();
         let is_tight = || self.core.space.is_tight();
-        if jobs.nothing_to_reclaim.is_some_and(|nothing| nothing.holds(now, is_tight)) {
+        if picks.nothing_to_reclaim.is_some_and(|nothing| nothing.holds(now, is_tight)) {
             return None;
         }
-        jobs.nothing_to_reclaim = None;
+        picks.nothing_to_reclaim = None;
+        let blocked = self.blocked_for_space(&self.jobs());
         let view = self.view.load();
         let mut bytes = ValueBytes::default();
         for file in view.values.files.values() {
@@ -83,15 +84,16 @@ impl Tablet {
             }
             share
         };
-        let (blocked, tight) = (self.blocked_for_space(jobs), is_tight());
+        let tight = is_tight();
         let pick = pick_to_reclaim(&view.version, &blocked, bytes, &sparse, tight);
         if pick.is_none() {
             let gc_interval_micros = self.core.options.gc_interval_ms.saturating_mul(1000);
+            let jobs = self.jobs();
             let next = jobs.next_after_failures(now);
             let wait =
                 if jobs.busy.files.is_empty() { gc_interval_micros } else { BUSY_WAIT_MICROS };
             let until = now.saturating_add(wait.min(gc_interval_micros));
-            jobs.nothing_to_reclaim = Some(Nothing { until: until.min(next), tight });
+            picks.nothing_to_reclaim = Some(Nothing { until: until.min(next), tight });
         }
         pick
     }

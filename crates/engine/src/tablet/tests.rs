@@ -111,10 +111,10 @@ impl Rig {
     }
 
     fn claim_fully(&self) -> compact::Claim {
-        let mut jobs = self.tablet.jobs();
+        let picks = self.tablet.picks();
         let busy = Default::default();
         let pick = pick::pick_full(&self.tablet.version(), &busy).unwrap();
-        self.tablet.claim(&mut jobs, pick)
+        self.tablet.claim(picks, pick)
     }
 
     fn ssts(&self) -> usize {
@@ -622,11 +622,7 @@ fn a_file_that_moves_down_by_an_edit_alone_is_no_longer_pinned() {
         pick::pick_full(&rig.tablet.version(), &busy).unwrap()
     };
     pick.reason = pick::Reason::Size;
-    let claim = {
-        let mut jobs = rig.tablet.jobs();
-        rig.tablet.claim(&mut jobs, pick)
-    };
-    claim.run().unwrap();
+    rig.tablet.claim(rig.tablet.picks(), pick).run().unwrap();
     let memory = rig.engine.index_memory();
     assert_eq!(memory.pinned_bytes, 0, "{memory:?}");
 }

@@ -65,7 +65,7 @@ impl Rig {
         let inputs = version.ssts().filter(|file| file.level < 6).cloned().collect();
         let reason = pick::Reason::Size;
         let pick = pick::Pick { reason, inputs, output_level, bottommost };
-        let claim = self.tablet.claim(&mut self.tablet.jobs(), pick);
+        let claim = self.tablet.claim(self.tablet.picks(), pick);
         claim.run().unwrap();
     }
 }
@@ -132,7 +132,7 @@ fn merges_within_level_zero_look_at_what_is_older_there() {
     let inputs: Vec<_> = rig.tablet.version().level(0)[..2].to_vec();
     let reason = pick::Reason::WithinL0;
     let pick = pick::Pick { reason, inputs, output_level: 0, bottommost: false };
-    let claim = rig.tablet.claim(&mut rig.tablet.jobs(), pick);
+    let claim = rig.tablet.claim(rig.tablet.picks(), pick);
     claim.run().unwrap();
     assert_eq!(rig.of_level_zero(), [(1, 0), (1, 1)], "the first one's would come back");
     assert_eq!(rig.cells("r"), 1);
@@ -187,7 +187,7 @@ fn files_that_are_dropped_before_their_expiry_is_installed_fail_nothing() {
     assert_eq!(inputs.len(), 2);
     let (reason, output_level) = (pick::Reason::Expired, 6);
     let pick = pick::Pick { reason, inputs, output_level, bottommost: true };
-    let claim = rig.tablet.claim(&mut rig.tablet.jobs(), pick);
+    let claim = rig.tablet.claim(rig.tablet.picks(), pick);
     block_on(rig.tablet.drop_rows(RowRange::new("x", ""))).unwrap();
     claim.run().unwrap();
     assert!(rig.tablet.jobs().failed_until.is_empty());
@@ -320,6 +320,12 @@ fn writes_are_refused_for_the_bytes_of_level_zero_however_few_its_sublevels() {
     assert_eq!(rig.tablet.stats().sublevels, 1);
     let pressure = rig.tablet.pressure();
     assert_eq!((pressure.behind, rig.refused()), (Behind::LevelZero, 1000), "{pressure:?}");
+    // Nor does a refusal wait for those who look for a compaction, which takes a while.
+    let picks = rig.tablet.picks();
+    rig.tablet.core.background.store(true, Ordering::Release);
+    assert_eq!(rig.tablet.admit().unwrap_err().kind(), ErrorKind::Overloaded);
+    rig.tablet.core.background.store(false, Ordering::Release);
+    drop(picks);
     rig.compact_what_is_due();
     assert_eq!(rig.refused(), 0, "{:?}", rig.tablet.pressure());
     assert_eq!(rig.cells("row-000"), 2);
@@ -963,7 +969,7 @@ fn level_zero_goes_down_though_the_disk_had_no_room_for_what_merges_it_for_its_g
     assert_eq!(garbage.pick.reason, pick::Reason::Collect);
     assert_eq!(garbage.run().unwrap_err().kind(), ErrorKind::NoSpace);
     assert!(rig.tablet.setback(Behind::LevelZero).is_none(), "nobody who writes waits for it");
-    rig.tablet.jobs().collect_at = 0;
+    rig.tablet.picks().collect_at = 0;
     assert!(rig.tablet.claim_to_collect().is_none(), "there is no more room than before");
 
     files.set_free_bytes(Some(reserve + (1 << 20)));
@@ -971,7 +977,7 @@ fn level_zero_goes_down_though_the_disk_had_no_room_for_what_merges_it_for_its_g
     assert_eq!(column.pick.reason, pick::Reason::L0);
     drop(column);
     clock.advance_micros(FAILED_WAIT_MICROS);
-    rig.tablet.jobs().collect_at = 0;
+    rig.tablet.picks().collect_at = 0;
     let garbage = rig.tablet.claim_to_collect().unwrap();
     assert_eq!(garbage.pick.reason, pick::Reason::Collect);
     garbage.run().unwrap();
@@ -1049,7 +1055,7 @@ fn edits_that_a_full_disk_has_no_room_for_are_made_once_it_has() {
     fill(&rig, &files);
     let pick =
         pick::Pick { reason: pick::Reason::Size, inputs, output_level: 5, bottommost: false };
-    let moving = rig.tablet.claim(&mut rig.tablet.jobs(), pick);
+    let moving = rig.tablet.claim(rig.tablet.picks(), pick);
     assert_eq!(moving.run().unwrap_err().kind(), ErrorKind::NoSpace);
     again();
     rig.move_to(5, false);

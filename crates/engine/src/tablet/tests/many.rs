@@ -89,7 +89,7 @@ fn a_compaction_finds_its_hundred_thousand_inputs_in_the_version() {
     rig.multiply(FILES);
     let pick = rig.pick_full();
     assert_eq!(pick.inputs.len() as u64, FILES);
-    let claim = rig.tablet.claim(&mut rig.tablet.jobs(), pick);
+    let claim = rig.tablet.claim(rig.tablet.picks(), pick);
     assert!(claim.inputs_unchanged(&rig.tablet.version()));
     block_on(rig.tablet.drop_rows(RowRange::row(b"00100000"))).unwrap();
     assert!(!claim.inputs_unchanged(&rig.tablet.version()));

@@ -154,7 +154,7 @@ fn what_reads_have_paid_for_is_merged_once_what_is_in_the_way_is_over() {
         let inputs: Vec<_> = rig.tablet.version().level(6).to_vec();
         let reason = pick::Reason::Collect;
         let pick = pick::Pick { reason, inputs, output_level: 6, bottommost: true };
-        rig.tablet.claim(&mut rig.tablet.jobs(), pick)
+        rig.tablet.claim(rig.tablet.picks(), pick)
     };
     let running = base_level();
     rig.tablet.looks.add(ENOUGH);
@@ -192,7 +192,7 @@ fn no_memtable_is_flushed_for_reads_while_level_zero_is_merged() {
     let inputs: Vec<_> = rig.tablet.version().ssts().cloned().collect();
     let reason = pick::Reason::L0;
     let pick = pick::Pick { reason, inputs, output_level: 6, bottommost: true };
-    let running = rig.tablet.claim(&mut rig.tablet.jobs(), pick);
+    let running = rig.tablet.claim(rig.tablet.picks(), pick);
     rig.tablet.looks.add(ENOUGH);
     assert!(rig.tablet.claim_for_reads().is_none());
     assert!(rig.tablet.active_bytes() > 0);
