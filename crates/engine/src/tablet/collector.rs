@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::cell::{Cell, FamilyId, Row, RowBatch, RowRange, Seq};
+use crate::cell::{Cell, FamilyId, Mutation, Row, RowBatch, RowRange, Seq};
 use crate::compaction::candidates::{Candidates, garbage_of};
 use crate::compaction::collect;
 use crate::compaction::input::RunCursor;
@@ -255,7 +255,14 @@ impl Tablet {
             return Ok((None, None));
         };
         let cut = slice.cut(&mut found);
-        let (deletions, cells) = garbage_of(&found, &schema, self.core.expiry_micros());
+        let (mut deletions, cells) = garbage_of(&found, &schema, self.core.expiry_micros());
+        // What a rule says of a cell it says of the older ones of its column: they need not be read, slice by slice and each behind all
+        // that those before it have deleted.
+        if let (Some(Cut::SameColumn(..)), [Mutation::DeleteCells { timestamps, .. }]) =
+            (&cut, deletions.as_mut_slice())
+        {
+            timestamps.start = 0;
+        }
         let next = cut.map(|cut| cut.next(slice, !deletions.is_empty()));
         if deletions.is_empty() {
             return Ok((None, next));
@@ -289,7 +296,7 @@ enum Cut {
     /// Another column; or more of the one that was left out, since it may not be whole.
     Column(FamilyId, Bytes),
     /// More of the only column.
-    SameColumn,
+    SameColumn(FamilyId, Bytes),
 }
 
 impl Slice {
@@ -320,7 +327,7 @@ impl Slice {
         let (family, qualifier) = (last.family, last.qualifier.clone());
         let begins = |cell: &Cell| cell.family == family && cell.qualifier == qualifier;
         match found.cells.iter().position(begins)? {
-            0 => Some(Cut::SameColumn),
+            0 => Some(Cut::SameColumn(family, qualifier)),
             whole => {
                 found.cells.truncate(whole);
                 Some(Cut::Column(family, qualifier))
@@ -330,15 +337,19 @@ impl Slice {
 }
 
 impl Cut {
-    /// What to read next. `deletes`: whether something of the slice was deleted, and is not read again.
+    /// What to read next. `deletes`: whether something of the slice was deleted, and so all that its only column has beyond it.
     fn next(self, slice: Slice, deletes: bool) -> Slice {
-        match self {
-            Self::Column(family, qualifier) => {
-                Slice { from: Some((family, qualifier)), cells_max: SLICE_CELLS_MAX }
+        let from = match self {
+            Self::Column(family, qualifier) => (family, qualifier),
+            // The next that there can be.
+            Self::SameColumn(family, qualifier) if deletes => {
+                (family, [qualifier.as_ref(), &[0]].concat().into())
             }
-            Self::SameColumn if deletes => slice,
-            Self::SameColumn => Slice { cells_max: slice.cells_max.saturating_mul(2), ..slice },
-        }
+            Self::SameColumn(..) => {
+                return Slice { cells_max: slice.cells_max.saturating_mul(2), ..slice };
+            }
+        };
+        Slice { from: Some(from), cells_max: SLICE_CELLS_MAX }
     }
 }
 

@@ -161,6 +161,19 @@ fn a_row_of_any_size_is_collected_in_pieces() {
 }
 
 #[test]
+fn what_is_behind_a_piece_of_a_column_that_goes_is_deleted_with_it() {
+    let ruled = Ruled::kept(GcRule::MaxVersions(2));
+    for from in (0..3 * i64::from(SLICE_CELLS_MAX)).step_by(1_000) {
+        ruled.put(&(from..from + 1_000).map(|n| n * 1_000).collect::<Vec<_>>());
+    }
+    assert!(ruled.collect());
+    let newest = (3 * i64::from(SLICE_CELLS_MAX) - 1) * 1_000;
+    let expected = (vec![newest, newest - 1_000], vec![(0, newest - 1_000)]);
+    assert_eq!((ruled.cells(), ruled.deleted()), expected);
+    assert!(!ruled.collect(), "nothing is deleted twice");
+}
+
+#[test]
 fn a_column_of_which_all_stays_is_read_in_larger_pieces() {
     let ruled = Ruled::kept(GcRule::MaxVersions(25_000));
     for from in (0..30).map(|n| n * 1_000) {
