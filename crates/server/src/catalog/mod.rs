@@ -231,6 +231,7 @@ impl<H: Host> Catalog<H> {
             families::create(&mut record, family, config.clone())?;
         }
         settings::set_new(&mut record, &new.asked)?;
+        record = record.apart();
         self.check_free(name)?;
         // Before other changes are kept from going on: there may be many.
         self.create_tablets(ranges, &mut record).inspect_err(|_| self.drop_tablets(&record))?;
@@ -344,7 +345,7 @@ impl<H: Host> Catalog<H> {
     ) -> Result<(Arc<Entry<H::Table>>, T)> {
         let _changing = self.change();
         let old = self.get(name)?;
-        let mut record = change(&old.record)?;
+        let mut record = change(&old.record)?.apart();
         let newest_micros = self.clock.now_micros().max(self.host.newest_micros());
         families::note_changed_rules(&old.record, &mut record, newest_micros);
         let schema = Arc::new(families::schema(&record)?);
@@ -582,7 +583,8 @@ fn open_entry<H: Host>(host: &H, record: TableRecord, revision: u64) -> Result<E
     Ok(Entry { record, revision, table })
 }
 
-/// The ranges between splits, which are sorted here and may repeat.
+/// The ranges between splits, which are sorted here and may repeat. Tablets keep them, so they are copied: splits share the buffer
+/// of the request.
 fn tablet_ranges(mut splits: Vec<Bytes>) -> Result<Vec<RowRange>> {
     if splits.len() > INITIAL_SPLITS_MAX {
         return Err(Error::invalid_argument(format!(
@@ -597,6 +599,7 @@ fn tablet_ranges(mut splits: Vec<Bytes>) -> Result<Vec<RowRange>> {
     }
     splits.sort_unstable();
     splits.dedup();
+    let splits: Vec<_> = splits.iter().map(|split| Bytes::copy_from_slice(split)).collect();
     let starts = std::iter::once(Bytes::new()).chain(splits.iter().cloned());
     let ends = splits.iter().cloned().chain(std::iter::once(Bytes::new()));
     Ok(starts.zip(ends).map(|(start, end)| RowRange::new(start, end)).collect())

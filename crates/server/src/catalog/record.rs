@@ -132,6 +132,12 @@ impl TableRecord {
         Ok(record)
     }
 
+    /// The same in memory of its own: what a client gave shares the buffer of its whole request, which may be much larger.
+    pub fn apart(&self) -> Self {
+        let bytes = self.encode_to_vec();
+        Self::decode(bytes.as_slice()).expect("what was encoded can be decoded")
+    }
+
     /// With what was deprecated when it was kept as what replaced it.
     pub fn modern(mut self) -> Self {
         let configs = self.families.iter_mut().filter_map(|family| family.config.as_mut());

@@ -9,7 +9,7 @@
 //!
 //! A change of any number of resources is one commit of the meta store: after a crash all of it is there or none. What is
 //! kept beside the resources, as tables are, can be part of it ([`Change::commit`]).
-//! Memory follows the commit, so readers see what is durable alone. They take no lock: each kind's entries are an
+//! Memory follows the commit, so readers see what is durable alone, in the buffer that the meta store has. They take no lock: each kind's entries are an
 //! immutable map that a change replaces. Changes exclude each other, and block: they are made off the cores' runtimes.
 //!
 //! A new kind is a message that implements [`Resource`] and a line in [`KINDS`]. An entry of a kind that is not there
@@ -449,7 +449,10 @@ impl Change<'_> {
         let mut bytes = Vec::with_capacity(1 + value.encoded_len());
         bytes.push(VERSION);
         value.encode_raw(&mut bytes);
-        let after = After { bytes: bytes.into(), value: Box::new(value), seal: seal::<R> };
+        let bytes = Bytes::from(bytes);
+        // What a client gave shares the buffer of its whole request, which may be much larger, and would stay as long.
+        let own = R::decode(bytes.slice(1..)).expect("what was encoded can be decoded");
+        let after = After { bytes, value: Box::new(own), seal: seal::<R> };
         self.stage::<R>(name, Some(after));
     }
 
@@ -512,6 +515,7 @@ fn seal<R: Resource>(value: Box<dyn Any>, revision: u64, digest: u64) -> Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::admin::authorized_view::{AuthorizedView as Type, SubsetView};
     use crate::catalog::memory_meta::MemoryMeta;
     use longrunning::Operation;
 
@@ -614,6 +618,27 @@ mod tests {
         drop(dropped);
         assert_eq!(names(&resources, "", None, 10), [A]);
         assert_eq!(resources.begin().commit(Vec::new()).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_resource_does_not_keep_the_request_that_made_it() {
+        let resources = Resources::open(Arc::new(MemoryMeta::default())).unwrap();
+        let subset =
+            |prefix: Bytes| SubsetView { row_prefixes: vec![prefix], ..Default::default() };
+        let view = |prefix| admin::AuthorizedView {
+            authorized_view: Some(Type::SubsetView(subset(prefix))),
+            ..admin::AuthorizedView::default()
+        };
+        let record = |prefix| ViewRecord { table: 1, view: Some(view(prefix)) };
+        let request = Bytes::from(vec![b'x'; 1 << 20]);
+        resources.create(A, record(request.slice(..3))).unwrap();
+        let changed = resources.update(A, |kept: &mut ViewRecord| {
+            *kept = record(request.slice(..4));
+            Ok(())
+        });
+        let prefix = &changed.unwrap().value.subset().row_prefixes[0];
+        assert_eq!(prefix, "xxxx");
+        assert!(request.is_unique(), "nothing else has it");
     }
 
     #[test]

@@ -181,6 +181,37 @@ fn splits_in_any_order_become_tablets_that_hold_every_row_once() {
 }
 
 #[test]
+fn a_table_does_not_keep_the_requests_that_made_and_changed_it() {
+    use crate::api::admin::r#type::{Kind, String as Text, Struct, string, r#struct};
+    let world = World::default();
+    let catalog = world.open();
+    let request = Bytes::from(vec![b'x'; 1 << 20]);
+    let schema = |delimiter: Bytes| {
+        let delimited = r#struct::encoding::DelimitedBytes { delimiter };
+        let encoding = r#struct::encoding::Encoding::DelimitedBytes(delimited);
+        let encoding = Some(r#struct::Encoding { encoding: Some(encoding) });
+        let text = string::encoding::Encoding::Utf8Bytes(string::encoding::Utf8Bytes::default());
+        let text = Text { encoding: Some(string::Encoding { encoding: Some(text) }) };
+        let of_field = Some(admin::Type { kind: Some(Kind::StringType(text)) });
+        let field = r#struct::Field { field_name: "f".to_owned(), r#type: of_field };
+        Some(Struct { fields: vec![field], encoding })
+    };
+    let new = |delimiter, splits| {
+        let mut new = NewTable { splits, ..with_family("a") };
+        new.asked.rest.row_key_schema = schema(delimiter);
+        new
+    };
+    catalog.create(NAME, new(request.slice(..1), vec![request.slice(..3)])).unwrap();
+    assert!(request.is_unique(), "nothing else has it");
+    let set = |r: &TableRecord| {
+        Ok(TableRecord { row_key_schema: schema(request.slice(..2)), ..r.clone() })
+    };
+    let changed = catalog.update(NAME, set).unwrap();
+    assert_eq!(changed.record.row_key_schema, schema(Bytes::from("xx")));
+    assert!(request.is_unique(), "nothing else has it");
+}
+
+#[test]
 fn bad_splits_are_refused_before_a_tablet_is_made() {
     let world = World::default();
     let catalog = world.open();
