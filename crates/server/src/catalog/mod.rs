@@ -470,9 +470,9 @@ impl<H: Host> Catalog<H> {
     }
 
     /// Removes the tables that were deleted more than [`UNDELETE_RETENTION`] before `now`, in microseconds since 1970, with their data. Blocks.
-    /// Returns how many; a table that cannot be removed now is tried again at the next sweep.
+    /// Returns how many; a table that cannot be removed now is tried again at the next sweep. Other changes have their turn after each
+    /// table, while its tablets go: thousands may be due at once, and each commit waits for the disk.
     pub fn sweep(&self, now: i64) -> usize {
-        let changing = self.change();
         let tables = self.read();
         let old: Vec<_> = tables
             .deleted
@@ -481,17 +481,17 @@ impl<H: Host> Catalog<H> {
             .map(Arc::clone)
             .collect();
         drop(tables);
-        let mut swept = Vec::new();
+        let mut swept = 0;
         for entry in old {
-            let name = &entry.record.name;
-            match self.store.commit(store::removal(name, entry.revision)) {
-                Ok(_) => {
-                    self.write().deleted.remove(name);
-                    tracing::info!(table = name, "deleted table removed");
-                    swept.push(entry);
+            match self.sweep_one(&entry) {
+                Ok(true) => {
+                    self.drop_tablets(&entry.record);
+                    swept += 1;
                 }
+                // Undeleted or replaced meanwhile.
+                Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(table = name, %error, "cannot remove a deleted table");
+                    tracing::warn!(table = entry.record.name, %error, "cannot remove a deleted table");
                     if error.kind() == Code::Unavailable {
                         // The server is read-only: it would be the same with the others.
                         break;
@@ -499,11 +499,21 @@ impl<H: Host> Catalog<H> {
                 }
             }
         }
-        drop(changing);
-        for entry in &swept {
-            self.drop_tablets(&entry.record);
+        swept
+    }
+
+    /// Removes a deleted table from the catalog, unless it is not what it was; whether it did.
+    fn sweep_one(&self, entry: &Entry<H::Table>) -> Result<bool> {
+        let _changing = self.change();
+        let name = &entry.record.name;
+        let there = self.read().deleted.get(name).map(|there| there.revision);
+        if there != Some(entry.revision) {
+            return Ok(false);
         }
-        swept.len()
+        self.store.commit(store::removal(name, entry.revision))?;
+        self.write().deleted.remove(name);
+        tracing::info!(table = name, "deleted table removed");
+        Ok(true)
     }
 
     /// Commits a record that is deleted now and was not before, or the other way round.

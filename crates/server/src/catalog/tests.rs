@@ -512,6 +512,30 @@ fn deleted_tables_are_swept_after_seven_days_and_not_before() {
 }
 
 #[test]
+fn a_table_is_undeleted_while_a_sweep_removes_others() {
+    let world = World::default();
+    let catalog = Arc::new(world.open());
+    let second = "projects/p/instances/i/tables/u";
+    for name in [NAME, second] {
+        catalog.create(name, NewTable::default()).unwrap();
+        catalog.delete(name).unwrap();
+    }
+    world.pass(7 * DAY_MICROS);
+    let of_catalog = Arc::clone(&catalog);
+    let hook = move || drop(undelete(&of_catalog, second).unwrap());
+    *world.host.before_drop.lock().unwrap() = Some(Box::new(hook));
+    assert_eq!(catalog.sweep(world.now()), 1);
+    // The hook holds the catalog.
+    *world.host.before_drop.lock().unwrap() = None;
+    for catalog in [&*catalog, &world.open()] {
+        assert_eq!(catalog.get(NAME).unwrap_err().kind(), Code::NotFound);
+        assert_eq!(catalog.sweep(world.now()), 0);
+        catalog.get(second).unwrap();
+    }
+    assert_eq!(world.tablet_count(), 1);
+}
+
+#[test]
 fn a_deleted_table_that_is_still_there_is_undeleted_though_the_clock_has_jumped_ahead() {
     let world = World::default();
     let catalog = world.open();
