@@ -2,12 +2,16 @@
 //! by a newer one.
 //!
 //! "Can read" means: values that were written by either are decoded by the other into fields of the same names. So
-//! messages, enums and their values stay; a field keeps its name, type and cardinality, and may go only where
-//! the new schema reserves its number, so that nobody gives that another meaning.
+//! messages, enums and their values stay; a field or an extension keeps its name, type and cardinality, and may go only where
+//! the new schema reserves its number, so that nobody gives that another meaning. A required field does not come or go: readers
+//! by the schema that has it refuse values without it. A group is another type than a message: it is written otherwise.
 
 use std::fmt;
 
-use prost_reflect::{DescriptorPool, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor};
+use prost_reflect::{
+    Cardinality, DescriptorPool, EnumDescriptor, ExtensionDescriptor, FieldDescriptor, Kind,
+    MessageDescriptor,
+};
 use prost_types::FileDescriptorSet;
 use tepui_bigtable::error::{Error, Result};
 
@@ -91,24 +95,24 @@ fn compare_messages(old: &MessageDescriptor, new: &MessageDescriptor, lost: &mut
         reserved.get(at).is_some_and(|range| range.contains(&number))
     };
     for field in old.fields() {
-        let name = field.full_name();
-        let Some(now) = new.get_field(field.number()) else {
-            let number = field.number();
-            if !is_reserved(number) {
+        let (name, number) = (field.full_name(), field.number());
+        match new.get_field(number) {
+            Some(now) => {
+                if now.name() != field.name() {
+                    lost.add(format_args!("field {name} is named {:?} now", now.name()));
+                }
+                let (before, now) = (Values::of(&field), Values::of(&now));
+                compare_values(format_args!("field {name}"), &before, &now, lost);
+            }
+            None if field.is_required() => {
+                lost.add(format_args!("field {name}, which is required, is gone"));
+            }
+            None if !is_reserved(number) => {
                 lost.add(format_args!(
                     "field {name} is gone and its number {number} is not reserved"
                 ));
             }
-            continue;
-        };
-        if now.name() != field.name() {
-            lost.add(format_args!("field {name} is named {:?} now", now.name()));
-        }
-        if type_of(&field) != type_of(&now) {
-            lost.add(format_args!("field {name} is of type {} now", type_of(&now)));
-        }
-        if field.cardinality() != now.cardinality() {
-            lost.add(format_args!("field {name} is {:?} now", now.cardinality()));
+            None => {}
         }
     }
     for field in new.fields().filter(|field| field.is_required()) {
@@ -118,13 +122,64 @@ fn compare_messages(old: &MessageDescriptor, new: &MessageDescriptor, lost: &mut
             lost.add(format_args!("message {name} requires a new field, number {number}"));
         }
     }
+    // By name: nothing keeps two of them from having one number.
+    for extension in old.extensions() {
+        let (name, number) = (extension.full_name(), extension.number());
+        match new.parent_pool().get_extension_by_name(name) {
+            Some(now) => {
+                let of = now.containing_message();
+                if (of.full_name(), now.number()) != (old.full_name(), number) {
+                    let (of, number) = (of.full_name(), now.number());
+                    lost.add(format_args!("extension {name} is number {number} of {of} now"));
+                }
+                let (before, now) = (Values::of_extension(&extension), Values::of_extension(&now));
+                compare_values(format_args!("extension {name}"), &before, &now, lost);
+            }
+            None if !is_reserved(number) => {
+                lost.add(format_args!(
+                    "extension {name} is gone and its number {number} is not reserved"
+                ));
+            }
+            None => {}
+        }
+    }
 }
 
-fn type_of(field: &FieldDescriptor) -> String {
-    match field.kind() {
-        Kind::Message(message) => message.full_name().to_owned(),
-        Kind::Enum(of) => of.full_name().to_owned(),
-        scalar => format!("{scalar:?}").to_lowercase(),
+/// What the values of a field or an extension are.
+struct Values {
+    kind: Kind,
+    is_group: bool,
+    cardinality: Cardinality,
+}
+
+impl Values {
+    fn of(field: &FieldDescriptor) -> Self {
+        let (is_group, cardinality) = (field.is_group(), field.cardinality());
+        Self { kind: field.kind(), is_group, cardinality }
+    }
+
+    fn of_extension(extension: &ExtensionDescriptor) -> Self {
+        let (is_group, cardinality) = (extension.is_group(), extension.cardinality());
+        Self { kind: extension.kind(), is_group, cardinality }
+    }
+
+    fn type_name(&self) -> String {
+        match &self.kind {
+            Kind::Message(message) if self.is_group => format!("group {}", message.full_name()),
+            Kind::Message(message) => message.full_name().to_owned(),
+            Kind::Enum(of) => of.full_name().to_owned(),
+            scalar => format!("{scalar:?}").to_lowercase(),
+        }
+    }
+}
+
+fn compare_values(what: fmt::Arguments<'_>, old: &Values, new: &Values, lost: &mut Lost) {
+    let now = new.type_name();
+    if old.type_name() != now {
+        lost.add(format_args!("{what} is of type {now} now"));
+    }
+    if old.cardinality != new.cardinality {
+        lost.add(format_args!("{what} is {:?} now", new.cardinality));
     }
 }
 
@@ -147,7 +202,8 @@ pub(super) mod tests {
     use prost_types::field_descriptor_proto::{Label, Type};
     use prost_types::{
         DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto, FieldDescriptorProto,
-        FileDescriptorProto, FileDescriptorSet, descriptor_proto::ReservedRange,
+        FileDescriptorProto, FileDescriptorSet,
+        descriptor_proto::{ExtensionRange, ReservedRange},
     };
     use tepui_bigtable::error::Code;
 
@@ -269,5 +325,99 @@ pub(super) mod tests {
         let error = check_compatible(&before, &link(&elsewhere.encode_to_vec()).unwrap());
         let error = error.unwrap_err();
         assert!(error.message().contains("message test.M is gone; enum test.E is gone"), "{error}");
+    }
+
+    /// A schema in proto2 of a message `test.M`, which has extensions from number 100 on, a message `test.G` and these
+    /// extensions of `test.M`.
+    fn old_style(
+        fields: Vec<FieldDescriptorProto>,
+        reserved: &[i32],
+        extensions: Vec<FieldDescriptorProto>,
+    ) -> DescriptorPool {
+        let range = |number: &i32| ReservedRange { start: Some(*number), end: Some(*number + 1) };
+        let message = DescriptorProto {
+            name: Some("M".to_owned()),
+            field: fields,
+            reserved_range: reserved.iter().map(range).collect(),
+            extension_range: vec![ExtensionRange {
+                start: Some(100),
+                end: Some(200),
+                options: None,
+            }],
+            ..Default::default()
+        };
+        let of_group = DescriptorProto { name: Some("G".to_owned()), ..Default::default() };
+        let of_m =
+            |extension| FieldDescriptorProto { extendee: Some(".test.M".to_owned()), ..extension };
+        let file = FileDescriptorProto {
+            name: Some("test.proto".to_owned()),
+            package: Some("test".to_owned()),
+            message_type: vec![message, of_group],
+            extension: extensions.into_iter().map(of_m).collect(),
+            syntax: Some("proto2".to_owned()),
+            ..Default::default()
+        };
+        link(&FileDescriptorSet { file: vec![file] }.encode_to_vec()).unwrap()
+    }
+
+    /// How the schemas of the same name differ, by what an update is refused for.
+    fn refused(old: &DescriptorPool, new: &DescriptorPool) -> Option<String> {
+        let error = check_compatible(old, new).err()?;
+        assert_eq!(error.kind(), Code::FailedPrecondition);
+        let (_, why) = error.message().split_once("before: ").unwrap();
+        Some(why.split_once("; ignore_warnings").unwrap().0.to_owned())
+    }
+
+    #[test]
+    fn a_required_field_does_not_go_though_its_number_is_reserved() {
+        let required = FieldDescriptorProto {
+            label: Some(Label::Required.into()),
+            ..field("a", 1, Type::String)
+        };
+        let old = old_style(vec![required], &[], Vec::new());
+        for reserved in [&[][..], &[1]] {
+            let why = refused(&old, &old_style(Vec::new(), reserved, Vec::new())).unwrap();
+            assert_eq!(why, "field test.M.a, which is required, is gone");
+        }
+    }
+
+    #[test]
+    fn a_group_does_not_become_a_message_nor_a_message_a_group() {
+        let of = |kind| {
+            let g = FieldDescriptorProto {
+                type_name: Some(".test.G".to_owned()),
+                ..field("g", 1, kind)
+            };
+            old_style(vec![g], &[], Vec::new())
+        };
+        let (group, message) = (of(Type::Group), of(Type::Message));
+        assert_eq!(refused(&group, &message).unwrap(), "field test.M.g is of type test.G now");
+        assert_eq!(
+            refused(&message, &group).unwrap(),
+            "field test.M.g is of type group test.G now"
+        );
+        assert_eq!(refused(&group, &group), None);
+    }
+
+    #[test]
+    fn an_extension_stays_what_it_is() {
+        let of = |extensions| old_style(Vec::new(), &[], extensions);
+        let old = of(vec![field("x", 100, Type::String)]);
+        let more = of(vec![field("y", 101, Type::Bool), field("x", 100, Type::String)]);
+        assert_eq!(refused(&old, &more), None);
+        let repeated = FieldDescriptorProto {
+            label: Some(Label::Repeated.into()),
+            ..field("x", 100, Type::String)
+        };
+        for (now, why) in [
+            (vec![], "extension test.x is gone and its number 100 is not reserved"),
+            (vec![field("x", 101, Type::String)], "extension test.x is number 101 of test.M now"),
+            (vec![field("z", 100, Type::String)], "extension test.x is gone"),
+            (vec![field("x", 100, Type::Bytes)], "extension test.x is of type bytes now"),
+            (vec![repeated], "extension test.x is Repeated now"),
+        ] {
+            let told = refused(&old, &of(now)).unwrap();
+            assert!(told.contains(why), "{told} has no {why:?}");
+        }
     }
 }
