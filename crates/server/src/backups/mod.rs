@@ -145,7 +145,7 @@ impl Backups {
         let last = page::last_of(request, page_token)?;
         let prefix = match parent.strip_suffix("/-") {
             Some(all_clusters) => format!("{all_clusters}/"),
-            None => format!("{parent}/backups/"),
+            None => backups_of(parent),
         };
         let all = self.resources.list::<BackupRecord>(&prefix, None, usize::MAX);
         let shown = all.into_iter().map(|(_, stored)| stored.value.shown());
@@ -242,12 +242,15 @@ impl Backups {
         self.check_cluster(name)
     }
 
-    /// The same as [`Self::check_cluster`] for a cluster whose backups are listed, which may be all clusters of an instance.
+    /// The same as [`Self::check_cluster`] for a cluster whose backups are listed, which may be all clusters of an instance, or one in which
+    /// backups were made before somebody created the instance, without it.
     pub fn check_listed(&self, parent: &str) -> Result<()> {
-        match parent.strip_suffix("/clusters/-") {
-            Some(instance) => self.instances.check(instance),
-            None => self.check_cluster(parent),
+        if let Some(instance) = parent.strip_suffix("/clusters/-") {
+            return self.instances.check(instance);
         }
+        self.instances.check(names::instance_of(parent))?;
+        let some = self.resources.list::<BackupRecord>(&backups_of(parent), None, 1);
+        if some.is_empty() { self.check_cluster(parent) } else { Ok(()) }
     }
 
     /// The engine's backup, unless its list is lost: a repair leaves an empty one in its place, and no table is without a tablet.
@@ -268,6 +271,11 @@ impl Backups {
             self.forget(id);
         }
     }
+}
+
+/// What the names of a cluster's backups start with.
+fn backups_of(cluster: &str) -> String {
+    format!("{cluster}/backups/")
 }
 
 fn kind_of(backup: &admin::Backup) -> BackupType {

@@ -267,6 +267,21 @@ fn a_backup_outlives_its_table_and_comes_back_in_another_instance_after_a_restar
 }
 
 #[test]
+fn backups_of_a_cluster_that_its_instance_was_created_without_are_listed() {
+    let place = place();
+    place.make(BACKUP);
+    place.backups.resources.create("projects/p/instances/i", Instance::default()).unwrap();
+    place.backups.check_listed(CLUSTER).unwrap();
+    assert_eq!(place.names(&listing(CLUSTER)).0, ["b"]);
+    let not_found = |result: Result<()>| assert_eq!(result.unwrap_err().kind(), Code::NotFound);
+    not_found(place.backups.check_listed("projects/p/instances/i/clusters/other"));
+    // New ones do not come into it.
+    not_found(place.backups.check_cluster(CLUSTER));
+    place.backups.delete(BACKUP).unwrap();
+    not_found(place.backups.check_listed(CLUSTER));
+}
+
+#[test]
 fn a_copy_is_independent_and_is_not_copied_again() {
     let place = place();
     place.make(BACKUP);
