@@ -6,15 +6,22 @@
 //!       ──► an interval of 15 minutes: each tablet's hottest window        14 days of these are kept, in memory
 //! ```
 //!
+//! A page token holds the time that its first page was asked for, and where its page ended. So windows that are measured between two
+//! pages, and those that a hotter one replaces, move nothing: each of the others is listed once.
+//!
 //! A core's whole work counts for the tablet that it turned to last, transport and decoding included; a core that has run
 //! out of work counts for none.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tepui_bigtable::activity::Working;
 use tepui_bigtable::error::{Error, Result};
 use tepui_engine::tablet::TabletId;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::page_tokens;
 
 const MINUTE_MICROS: i64 = 60 * 1_000_000;
 
@@ -39,6 +46,9 @@ const PERCENT_MIN: f32 = 1.0;
 /// Tablets that an interval keeps, at most: with [`PERCENT_MIN`] no window has more, and few intervals see such different
 /// ones. Bounds the memory to some megabytes.
 const TABLETS_PER_INTERVAL_MAX: usize = 200;
+
+/// Characters of a page token, at most: two for each byte of six numbers.
+const PAGE_TOKEN_CHARS_MAX: usize = 128;
 
 /// A tablet's hottest window of an interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -107,10 +117,7 @@ impl HotTablets {
         let all = state.intervals.iter().flat_map(|(_, hot)| hot.values());
         let mut hot: Vec<_> =
             all.filter(|hot| within.contains(&hot.start_micros)).copied().collect();
-        hot.sort_by(|a, b| {
-            let by_heat = b.cpu_percent.total_cmp(&a.cpu_percent);
-            by_heat.then(a.start_micros.cmp(&b.start_micros)).then(a.tablet.cmp(&b.tablet))
-        });
+        hot.sort_by(|a, b| Rank::of(a).compare(&Rank::of(b)));
         hot
     }
 
@@ -149,8 +156,84 @@ impl State {
     }
 }
 
+/// What windows are ordered by.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct Rank {
+    #[prost(float, tag = "1")]
+    cpu_percent: f32,
+    #[prost(int64, tag = "2")]
+    start_micros: i64,
+    #[prost(fixed64, tag = "3")]
+    tablet: u64,
+}
+
+impl Rank {
+    fn of(hot: &Hot) -> Self {
+        let Hot { tablet, start_micros, cpu_percent, .. } = *hot;
+        Self { cpu_percent, start_micros, tablet: tablet.0 }
+    }
+
+    /// The hottest come first.
+    fn compare(&self, other: &Self) -> Ordering {
+        let by_heat = other.cpu_percent.total_cmp(&self.cpu_percent);
+        let by_start = self.start_micros.cmp(&other.start_micros);
+        by_heat.then(by_start).then(self.tablet.cmp(&other.tablet))
+    }
+}
+
+/// What is left to list of what a request asks for: all of it, or what comes behind the page before.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Left {
+    /// Of the request but for its page, so that a token is not taken for another's.
+    #[prost(fixed64, tag = "1")]
+    request: u64,
+    /// The time that is listed, in microseconds since 1970, as the first page found it.
+    #[prost(int64, tag = "2")]
+    start_micros: i64,
+    #[prost(int64, tag = "3")]
+    end_micros: i64,
+    /// The last of the page before.
+    #[prost(message, optional, tag = "4")]
+    last: Option<Rank>,
+}
+
+impl Left {
+    /// What a request for a cluster's tablets and a time asks for, checked.
+    pub fn of(
+        cluster: &str,
+        start: Option<i64>,
+        end: Option<i64>,
+        page_token: &str,
+        now_micros: i64,
+    ) -> Result<Self> {
+        let request = xxh3_64(format!("{cluster}\0{start:?}\0{end:?}").as_bytes());
+        if page_token.is_empty() {
+            let (start_micros, end_micros) = asked_span(start, end, now_micros)?;
+            return Ok(Self { request, start_micros, end_micros, last: None });
+        }
+        let left: Option<Self> = page_tokens::decode(page_token, PAGE_TOKEN_CHARS_MAX);
+        left.filter(|left| left.request == request && left.last.is_some()).ok_or_else(|| {
+            Error::invalid_argument("page_token is not one of this parent, start_time and end_time")
+        })
+    }
+
+    /// These windows, the hottest first.
+    pub fn list(&self, hot_tablets: &HotTablets) -> Vec<Hot> {
+        let mut all = hot_tablets.list(self.start_micros, self.end_micros);
+        if let Some(last) = &self.last {
+            all.retain(|hot| last.compare(&Rank::of(hot)).is_lt());
+        }
+        all
+    }
+
+    /// The token for what comes behind this one.
+    pub fn behind(&self, last: &Hot) -> String {
+        page_tokens::encode(&Self { last: Some(Rank::of(last)), ..self.clone() })
+    }
+}
+
 /// The time that a request asks for, in microseconds, checked: at most 48 hours of the last 14 days.
-pub fn asked_span(start: Option<i64>, end: Option<i64>, now_micros: i64) -> Result<(i64, i64)> {
+fn asked_span(start: Option<i64>, end: Option<i64>, now_micros: i64) -> Result<(i64, i64)> {
     let end = end.unwrap_or(now_micros);
     let start = start.unwrap_or_else(|| end.saturating_sub(SPAN_MICROS_DEFAULT));
     let span = end.saturating_sub(start);
@@ -235,6 +318,41 @@ mod tests {
             hot.list(T, T).iter().map(|hot| (hot.tablet.0, hot.cpu_percent)).collect();
         assert_eq!(told, [(7, 100.0)]);
         activity::rest();
+    }
+
+    #[test]
+    fn windows_that_are_measured_between_two_pages_move_nothing() {
+        let hot = HotTablets::new(1, 1);
+        activity::publish(Arc::clone(&hot.threads()[0]));
+        for (tablet, busy) in [(7_u32, 3), (8, 2), (9, 1)] {
+            window(&hot, T + i64::from(tablet) * WINDOW_MICROS, u64::from(tablet), busy);
+        }
+        let now = T + 10 * WINDOW_MICROS;
+        hot.look(now);
+        let left = |token: &str, now| Left::of("c", None, None, token, now);
+        let tablets =
+            |left: &Left| -> Vec<u64> { left.list(&hot).iter().map(|hot| hot.tablet.0).collect() };
+        let first = left("", now).unwrap();
+        assert_eq!(tablets(&first), [7, 8, 9]);
+        let token = first.behind(&first.list(&hot)[0]);
+        // Hotter ones come: one that began in the time that is listed, and one that did not.
+        window(&hot, now, 6, 4);
+        window(&hot, now + INTERVAL_MICROS, 9, 4);
+        let later = now + INTERVAL_MICROS + WINDOW_MICROS;
+        hot.look(later);
+        activity::rest();
+        let second = left(&token, later).unwrap();
+        assert_eq!(tablets(&second), [8, 9]);
+        assert_eq!(tablets(&left("", later).unwrap()), [9, 6, 7, 8, 9]);
+        for other in [
+            Left::of("d", None, None, &token, later),
+            Left::of("c", Some(T), None, &token, later),
+            left("1", later),
+            left("2x", later),
+            left(&"00".repeat(PAGE_TOKEN_CHARS_MAX), later),
+        ] {
+            assert_eq!(other.unwrap_err().kind(), Code::InvalidArgument);
+        }
     }
 
     #[test]

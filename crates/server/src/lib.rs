@@ -41,6 +41,7 @@ pub mod metrics;
 pub mod names;
 pub mod open_files;
 pub mod operations;
+mod page_tokens;
 pub mod placement;
 pub mod rpcs;
 pub mod runtime;

@@ -5,13 +5,13 @@
 
 use std::cmp::Ordering;
 
-use prost::Message as _;
 use tepui_bigtable::error::{Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::filter::Field;
 use crate::api::admin::Backup;
 use crate::limits::{BACKUP_ORDER_FIELDS_MAX, BACKUP_PAGE_TOKEN_CHARS_MAX};
+use crate::page_tokens;
 
 /// An order of backups: fields, and whether each descends. Backups that are equal by them are ordered by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,18 +85,7 @@ pub fn token(request: u64, last: &Backup) -> String {
         size_bytes: last.size_bytes,
         ..Backup::default()
     };
-    let bytes = Place { request, last: Some(ordered_by) }.encode_to_vec();
-    hex(&bytes)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        for digit in [byte >> 4, byte & 0xF] {
-            text.extend(char::from_digit(u32::from(digit), 16));
-        }
-    }
-    text
+    page_tokens::encode(&Place { request, last: Some(ordered_by) })
 }
 
 /// The backup that a token stands behind; `None` for no token.
@@ -106,13 +95,7 @@ pub fn last_of(request: u64, token: &str) -> Result<Option<Backup>> {
     }
     let bad =
         || Error::invalid_argument("page_token is not one of this parent, filter and order_by");
-    if token.len() > BACKUP_PAGE_TOKEN_CHARS_MAX || !token.len().is_multiple_of(2) {
-        return Err(bad());
-    }
-    let digits = token.as_bytes().chunks(2);
-    let bytes: Option<Vec<u8>> =
-        digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect();
-    let place = Place::decode(bytes.ok_or_else(bad)?.as_slice()).map_err(|_| bad())?;
+    let place: Place = page_tokens::decode(token, BACKUP_PAGE_TOKEN_CHARS_MAX).ok_or_else(bad)?;
     if place.request != request {
         return Err(bad());
     }
@@ -173,7 +156,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_token_is_read_or_refused(text in "\\PC{0,60}", bytes: Vec<u8>, request: u64) {
-            let _ = (last_of(request, &text), last_of(request, &hex(&bytes)));
+            let _ = (last_of(request, &text), last_of(request, &page_tokens::hex(&bytes)));
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tepui_bigtable::error::{Error, Result as TepuiResult};
+use tepui_bigtable::error::Result as TepuiResult;
 use tepui_engine::cell::RowRange;
 use tepui_engine::io::Clock;
 use tepui_engine::tablet::TabletId;
@@ -17,7 +17,7 @@ use crate::api::{admin, instances as api};
 use crate::backups::times;
 use crate::catalog::authorized_views::AuthorizedViews;
 use crate::grpc::Request;
-use crate::hot_tablets::{self, Hot, HotTablets};
+use crate::hot_tablets::{Hot, HotTablets, Left};
 use crate::instances::{Instances, clusters};
 use crate::metrics::rpc::Recorder;
 use crate::names;
@@ -290,7 +290,7 @@ impl InstanceAdminService {
         change.await
     }
 
-    /// The hottest first. A page's token is the number of those before it.
+    /// The hottest first.
     pub(super) async fn on_list_hot_tablets(
         &self,
         request: Request<admin::ListHotTabletsRequest>,
@@ -302,19 +302,15 @@ impl InstanceAdminService {
             let size = page_size(request.page_size)?;
             let (start, end) = (request.start_time.as_ref(), request.end_time.as_ref());
             let (start, end) = (start.map(times::micros), end.map(times::micros));
-            let (start, end) = hot_tablets::asked_span(start, end, self.clock.now_micros())?;
-            let first: usize = match request.page_token.as_str() {
-                "" => 0,
-                token => token
-                    .parse()
-                    .map_err(|_| Error::invalid_argument(format!("bad page_token {token:?}")))?,
-            };
+            let now = self.clock.now_micros();
+            let left = Left::of(cluster, start, end, &request.page_token, now)?;
             let places = self.tablets_of(names::instance_of(cluster));
-            let all = self.hot_tablets.list(start, end);
-            let all = all.iter().filter_map(|hot| hot_tablet(cluster, hot, &places));
-            let (hot_tablets, has_more) = page(all.skip(first), size);
-            let next = has_more.then(|| first.saturating_add(hot_tablets.len()).to_string());
-            let next_page_token = next.unwrap_or_default();
+            let mut all = left.list(&self.hot_tablets);
+            all.retain(|hot| places.contains_key(&hot.tablet));
+            let shown = all.iter().filter_map(|hot| hot_tablet(cluster, hot, &places));
+            let (hot_tablets, has_more) = page(shown, size);
+            let last = all.get(hot_tablets.len().saturating_sub(1)).filter(|_| has_more);
+            let next_page_token = last.map(|last| left.behind(last)).unwrap_or_default();
             Ok(admin::ListHotTabletsResponse { hot_tablets, next_page_token })
         };
         answer(listed())
