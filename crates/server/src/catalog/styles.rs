@@ -2,6 +2,8 @@
 
 use tepui_engine::db::CompactionStyle;
 
+use crate::names;
+
 /// Names and patterns, at most: each is compared with the name of each table that is opened.
 const PATTERNS_MAX: usize = 1000;
 
@@ -23,11 +25,10 @@ impl CompactionStyles {
                 tiered.len()
             ));
         }
-        // A name without its instance would match nothing, without a word.
-        let begins = |name: &str| name.starts_with('*') || name.starts_with("projects/");
-        match tiered.iter().find(|name| !begins(name) || name.contains("//")) {
+        match tiered.iter().find(|name| !can_match(name)) {
             Some(wrong) => Err(format!(
-                "{wrong:?} is not the name of a table (projects/*/instances/*/tables/*)"
+                "{wrong:?} is neither the full name of a table (\"projects/p/instances/i/tables/events\") nor a pattern of such names, \
+                 which has a \"*\" for any characters (\"projects/*/instances/*/tables/events\", \"*/tables/events\")"
             )),
             None => Ok(Self { tiered }),
         }
@@ -39,6 +40,16 @@ impl CompactionStyles {
             CompactionStyle::Tiered
         } else {
             CompactionStyle::Leveled
+        }
+    }
+}
+
+/// Whether this may be the name of a table, or stand for one: what does not would have no effect, without a word.
+fn can_match(pattern: &str) -> bool {
+    match pattern.split_once('*') {
+        None => names::check_table("name", pattern).is_ok(),
+        Some((first, _)) => {
+            (first.is_empty() || first.starts_with("projects/")) && !pattern.contains("//")
         }
     }
 }
@@ -88,9 +99,19 @@ mod tests {
 
     #[test]
     fn what_cannot_be_a_table_is_refused_with_the_form_of_names() {
-        for wrong in ["events", "pageviews", "projects/p//tables/events", "*/tables/a, b"] {
+        for wrong in [
+            "events",
+            "pageviews",
+            "projects/p/instances/i",
+            "projects/p/instances/i/tables/",
+            "projects/p/instances/i/table/events",
+            "projects/p/instances/i/tables/events/",
+            "projects/p//tables/events",
+            "projects/p//tables/*",
+            "*/tables/a, b",
+        ] {
             let error = CompactionStyles::tiered(wrong).unwrap_err();
-            assert!(error.contains("projects/*/instances/*/tables/*"), "{error}");
+            assert!(error.contains("projects/*/instances/*/tables/events"), "{error}");
         }
         let many = "*a,".repeat(PATTERNS_MAX + 1);
         assert!(CompactionStyles::tiered(&many).unwrap_err().contains("too many"));
