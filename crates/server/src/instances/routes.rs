@@ -63,7 +63,7 @@ impl Routes {
         Self { revision: 0, implicit, instances: HashMap::new() }
     }
 
-    fn of_resources(resources: &Resources, revision: u64) -> Self {
+    pub(super) fn of_resources(resources: &Resources, revision: u64) -> Self {
         let mut routes = Self { revision, ..Self::none() };
         let of_cluster = |cluster: &Cluster| {
             answerer(names::id_of(&cluster.name), names::id_of(&cluster.location))
@@ -105,6 +105,11 @@ impl Routes {
         self.instances.get(instance)
     }
 
+    /// The id of the cluster that answers requests by this app profile to what has this name.
+    pub(super) fn cluster(&self, name: &str, profile: &str) -> Arc<str> {
+        Arc::clone(&self.answerer(name, profile).cluster)
+    }
+
     /// Which cluster answers requests by this app profile to what has this name.
     fn answerer(&self, name: &str, profile: &str) -> &Answerer {
         let Some(profiles) = self.of(names::instance_of(name)) else { return &self.implicit };
@@ -126,11 +131,19 @@ impl Instances {
         let revision =
             self.resources.revision::<Cluster>().max(self.resources.revision::<AppProfile>());
         let routes = self.routes.load();
-        if routes.revision == revision {
+        if routes.revision >= revision {
             return routes;
         }
-        // Made by several cores at once they are the same.
-        self.routes.store(Arc::new(Routes::of_resources(&self.resources, revision)));
+        self.renew_routes(Routes::of_resources(&self.resources, revision))
+    }
+
+    /// Goes on by these routes, unless there are newer ones: several cores make them at once, and one may take its time.
+    pub(super) fn renew_routes(&self, made: Routes) -> Guard<Arc<Routes>> {
+        let made = Arc::new(made);
+        self.routes.rcu(|there| {
+            let newer = if there.revision > made.revision { there } else { &made };
+            Arc::clone(newer)
+        });
         self.routes.load()
     }
 
@@ -142,7 +155,7 @@ impl Instances {
 
     /// The id of the same cluster.
     pub fn cluster(&self, name: &str, profile: &str) -> Arc<str> {
-        Arc::clone(&self.routes().answerer(name, profile).cluster)
+        self.routes().cluster(name, profile)
     }
 }
 

@@ -601,3 +601,18 @@ fn the_header_of_a_request_is_that_of_the_cluster_that_its_profile_routes_to_and
     instances.delete_cluster_now(C1).unwrap();
     is("b", "c2", "y");
 }
+
+#[test]
+fn a_request_does_not_go_by_routes_that_a_core_made_before_the_last_change() {
+    let instances = over(&Arc::default(), false);
+    instances.create_now(&request()).unwrap();
+    let table = format!("{I}/tables/t");
+    instances.create_profile(I, "a", Some(&single("c1", false))).unwrap();
+    let revision = instances.resources.revision::<AppProfile>();
+    let late = Routes::of_resources(&instances.resources, revision);
+    let path = mask(&["single_cluster_routing"]);
+    instances.update_profile_now(&single("c2", false), Some(&path), true).unwrap();
+    assert_eq!(&*instances.cluster(&table, "a"), "c2");
+    let routes = instances.renew_routes(late);
+    assert_eq!(&*routes.cluster(&table, "a"), "c2");
+}
