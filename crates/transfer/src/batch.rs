@@ -257,7 +257,8 @@ impl<'a> Batches<'a> {
         for Cell { family, timestamp_micros, .. } in &row.cells {
             if self.given_micros == Some(*timestamp_micros) && self.families.is_aggregate(family) {
                 return Ok(Some(format!(
-                    "family {family:?} adds up what is written, and the value has no time of its own, so that nobody knows                      which cell it is the state of: --timestamp value-encoded reads VALUE@MICROS"
+                    "family {family:?} adds up what is written, and the value has no time of its own, so that nobody knows \
+                     which cell it is the state of: --timestamp value-encoded reads VALUE@MICROS"
                 )));
             }
             if last == Some(family) {

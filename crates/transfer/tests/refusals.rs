@@ -458,7 +458,8 @@ impl Place {
             std::fs::write(&path, text).unwrap();
         }
         let at = |name: &str| self.dir.path().join(name);
-        let now_micros = if earlier == Earlier::Resume { 9_000_000 } else { 5_000_000 };
+        // As a clock has it, which is no whole millisecond.
+        let now_micros = if earlier == Earlier::Resume { 9_000_321 } else { 5_000_123 };
         Import {
             target: self.target(),
             names: vec![path.to_str().unwrap().to_owned()],
@@ -688,6 +689,8 @@ fn cells_of_an_aggregate_family_are_replaced_and_not_added_to() {
     assert_eq!(run(csv::Timestamps::ValueEncoded, lines), (2, 2, 0));
     // Without a time of its own a value is the state of no cell: one more would stand beside the last.
     assert_eq!(run(csv::Timestamps::Now, LINES), (0, 0, 2));
+    let rejected = &place.files()["rejected.jsonl"];
+    assert!(rejected.contains("so that nobody knows which cell it is the state of"), "{rejected}");
     std::fs::remove_file(place.dir.path().join("rejected.jsonl")).unwrap();
     assert_eq!(run(csv::Timestamps::ValueEncoded, LINES), (0, 0, 2));
     let range =

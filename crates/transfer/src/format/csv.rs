@@ -47,8 +47,15 @@ pub struct Options {
     pub family: Option<String>,
     /// Where timestamps come from.
     pub timestamps: Timestamps,
-    /// The time of the import, in microseconds.
+    /// The time of the import, in microseconds; cells are given [whole milliseconds](Self::given_micros) of it.
     pub now_micros: i64,
+}
+
+impl Options {
+    /// The timestamp of cells that have none of their own, in microseconds: as any timestamp of a cell, a whole millisecond.
+    pub fn given_micros(&self) -> i64 {
+        self.now_micros - self.now_micros.rem_euclid(1000)
+    }
 }
 
 /// A column of a file.
@@ -101,7 +108,7 @@ pub struct Reader<R> {
     /// Those behind the row key.
     columns: Vec<(String, Bytes)>,
     timestamps: Timestamps,
-    now_micros: i64,
+    given_micros: i64,
     line: ByteRecord,
 }
 
@@ -135,7 +142,7 @@ impl<R: Read> Reader<R> {
             reader,
             columns,
             timestamps: options.timestamps,
-            now_micros: options.now_micros - options.now_micros.rem_euclid(1000),
+            given_micros: options.given_micros(),
             line: ByteRecord::new(),
         })
     }
@@ -225,7 +232,7 @@ impl<R: Read> Source for Reader<R> {
                 Timestamps::Now => None,
                 Timestamps::ValueEncoded => encoded(value),
             };
-            let (value, timestamp_micros) = own.unwrap_or((value, self.now_micros));
+            let (value, timestamp_micros) = own.unwrap_or((value, self.given_micros));
             cells.push(Cell {
                 family: family.clone(),
                 qualifier: qualifier.clone(),

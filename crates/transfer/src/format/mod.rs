@@ -110,7 +110,7 @@ pub struct ReadOptions {
 impl ReadOptions {
     /// The time of a file's cells that have none of their own, where there are such.
     pub fn given_micros(&self, path: &Path) -> Result<Option<i64>> {
-        Ok((self.format_of(path)? == Format::Csv).then_some(self.csv.now_micros))
+        Ok((self.format_of(path)? == Format::Csv).then(|| self.csv.given_micros()))
     }
 
     fn format_of(&self, path: &Path) -> Result<Format> {
