@@ -523,6 +523,19 @@ impl Client {
         }
     }
 
+    /// The same at the end of a transfer that was begun with a token, which may be none; over a connection of its own. Within a
+    /// runtime.
+    pub async fn is_still_of_table(
+        target: &Target,
+        token: Option<&str>,
+        patience: &mut Patience,
+    ) -> Result<bool> {
+        match token {
+            None => Ok(true),
+            Some(token) => Self::connect_lazily(target)?.is_of_table(token, patience).await,
+        }
+    }
+
     /// Makes a family that keeps all versions; one that is there is left as it is. Why not, where it is the family that
     /// the server refuses.
     pub async fn create_family(

@@ -14,7 +14,8 @@
 //! Rows that the server does not give, damaged ones say, cost their file alone: the others are made, the export fails and tells
 //! of each that was not, and `--resume` asks for these again. Till they are whole too, nothing is replaced.
 //!
-//! It is no snapshot: rows that are written meanwhile may be in it or not, each row by itself is whole.
+//! It is no snapshot: rows that are written meanwhile may be in it or not, each row by itself is whole. A table that was made
+//! anew meanwhile, as far as the server tells, fails it at the end, before anything is replaced.
 
 use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -359,6 +360,9 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     crate::first_failure(ended)?;
     let unreadable = unreadable.into_inner();
     check_read(unreadable.map_err(|_| Error::failed("a thread panicked"))?, count)?;
+    if !state.placing {
+        check_still(export, &state, stop)?;
+    }
     if state.replaces {
         // From here on there is no way back, and nothing of the table is needed to go on.
         state.placing = true;
@@ -596,12 +600,23 @@ async fn check_table(
     } else if let Some(token) = &state.token
         && !client.is_of_table(token, patience).await?
     {
-        return Err(Error::failed(format!(
-            "{} was made anew since the export was begun, and some files are of the earlier one: --overwrite begins anew",
-            state.table
-        )));
+        return Err(made_anew(state));
     }
     Ok(())
+}
+
+/// The same once all files are whole: while they were written, nothing was said of a table that was made anew.
+fn check_still(export: &Export, state: &State, stop: &Stop) -> Result<()> {
+    let mut patience = Patience::new(export.retry_for, stop.clone());
+    let asked = Client::is_still_of_table(&export.target, state.token.as_deref(), &mut patience);
+    if runtime()?.block_on(asked)? { Ok(()) } else { Err(made_anew(state)) }
+}
+
+fn made_anew(state: &State) -> Error {
+    Error::failed(format!(
+        "{} was made anew since the export was begun, and some files are of the earlier one: --overwrite begins anew",
+        state.table
+    ))
 }
 
 /// Looks at the table and divides it.

@@ -190,6 +190,7 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     crate::first_failure(ended)?;
     saved?;
     check_readable(unreadable, paths.len())?;
+    check_still(import, &journal, stop)?;
     let mut summary = Summary {
         files: journal.files().len(),
         rejected_path: journal.rejected_path().to_owned(),
@@ -232,13 +233,24 @@ async fn token_of_table(
         if client.is_of_table(token, patience).await? {
             return Ok(Some(token.to_owned()));
         }
-        return Err(Error::failed(format!(
-            "{} was made anew since the import was begun, and what was imported is gone with the earlier one: --restart \
-             begins anew",
-            import.target.table_name()
-        )));
+        return Err(made_anew(import));
     }
     client.token(patience).await
+}
+
+/// The same once all files are done: while they were written, nothing was said of a table that was made anew.
+fn check_still(import: &Import, journal: &Journal, stop: &Stop) -> Result<()> {
+    let mut patience = Patience::new(import.retry_for, stop.clone());
+    let asked = Client::is_still_of_table(&import.target, journal.token(), &mut patience);
+    if runtime()?.block_on(asked)? { Ok(()) } else { Err(made_anew(import)) }
+}
+
+fn made_anew(import: &Import) -> Error {
+    Error::failed(format!(
+        "{} was made anew since the import was begun, and what was imported is gone with the earlier one: --restart \
+         begins anew",
+        import.target.table_name()
+    ))
 }
 
 /// Whether a table that is missing is to be made.

@@ -250,6 +250,11 @@ impl Journal {
         &self.state.read
     }
 
+    /// The token of the table that it was begun in; none where the server gives none, and in a dry run.
+    pub fn token(&self) -> Option<&str> {
+        self.state.token.as_deref()
+    }
+
     /// The files.
     pub fn files(&self) -> &[FileState] {
         &self.state.files

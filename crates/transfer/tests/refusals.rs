@@ -42,6 +42,8 @@ enum Write {
     BreakAfter(usize),
     /// Asks the import to stop, and writes.
     Stop(Stop),
+    /// Makes the table anew, which has this token then, and writes.
+    MakeAnew(&'static str),
 }
 
 #[derive(Default)]
@@ -62,6 +64,8 @@ struct State {
     reads: u32,
     /// The reads from this one on find the first row with another column.
     other_from: Option<u32>,
+    /// This read finds the table made anew, which has this token then.
+    anew_at: Option<(u32, &'static str)>,
     /// The reads from this one on are refused for good.
     refused_from: Option<u32>,
     /// A row that is not read, and what is said instead of it.
@@ -142,6 +146,7 @@ impl tonic::server::ServerStreamingService<v2::MutateRowsRequest> for Data {
             Some(Write::Rows(rows)) => refused = rows,
             Some(Write::BreakAfter(count)) => answered = count,
             Some(Write::Stop(stop)) => stop.stop(),
+            Some(Write::MakeAnew(token)) => state.token = Some(token),
             None => {}
         }
         let broken = answered < entries.len();
@@ -193,6 +198,9 @@ impl tonic::server::ServerStreamingService<v2::ReadRowsRequest> for Data {
         let mut state = self.0.lock().unwrap();
         use v2::row_range::{EndKey, StartKey};
         state.reads += 1;
+        if let Some((_, token)) = state.anew_at.filter(|(read, _)| *read == state.reads) {
+            state.token = Some(token);
+        }
         if state.refused_from.is_some_and(|from| state.reads >= from) {
             return Box::pin(async { Err(Status::permission_denied("not you")) });
         }
@@ -603,6 +611,21 @@ fn an_import_does_not_go_on_in_a_table_that_was_made_anew() {
     assert_eq!(place.written(), written(0..4));
     assert_eq!(resume("first").unwrap().rows, 8);
     assert_eq!(place.written(), written(0..8));
+}
+
+#[test]
+fn an_import_fails_whose_table_is_made_anew_while_it_runs() {
+    let plan = [Write::Rows(Vec::new()), Write::MakeAnew("second")].into_iter().collect();
+    let place = Place::new(State { plan, token: Some("first"), ..State::default() });
+    let run = |earlier| place.import(8, earlier, &Stop::default());
+    for earlier in [Earlier::Refuse, Earlier::Resume] {
+        let error = run(earlier).unwrap_err().to_string();
+        assert!(error.contains("made anew since") && error.contains("--restart"), "{error}");
+        assert_eq!(place.written().len(), 8);
+    }
+    assert_eq!(run(Earlier::Discard).unwrap().rows, 8);
+    assert_eq!(place.written().len(), 16);
+    assert!(!place.files().contains_key("state"));
 }
 
 #[test]
@@ -1058,6 +1081,30 @@ fn an_export_does_not_go_on_in_a_table_that_was_made_anew() {
     assert!(error.contains("made anew since") && error.contains("--overwrite"), "{error}");
     assert!(!place.files().contains_key("out-00001-of-00003.csv"));
     assert_eq!(resume("first").unwrap().rows, 10);
+}
+
+#[test]
+fn an_export_whose_table_is_made_anew_while_it_runs_replaces_nothing() {
+    let samples = vec![("r5", 100), ("", 200)];
+    let anew_at = Some((2, "second"));
+    let place = Place::new(State { samples, anew_at, token: Some("first"), ..State::default() });
+    let earlier = "out-00000-of-00001.csv";
+    std::fs::write(place.dir.path().join(earlier), "old").unwrap();
+    let run = |resume| {
+        place.export(|options| {
+            (options.files, options.overwrite, options.resume) = (Some(2), true, resume);
+        })
+    };
+    for resume in [false, true] {
+        let error = run(resume).unwrap_err().to_string();
+        assert!(error.contains("made anew since") && error.contains("--overwrite"), "{error}");
+        let mut files = place.files();
+        files.retain(|name, _| !name.starts_with('.'));
+        assert_eq!(files, [(earlier.to_owned(), "old".to_owned())].into());
+    }
+    assert_eq!(run(false).unwrap().rows, 10);
+    let whole = [("out-00000-of-00002.csv", 0..5), ("out-00001-of-00002.csv", 5..10)];
+    assert_eq!(place.files(), whole.map(|(name, rows)| (name.to_owned(), exported(rows))).into());
 }
 
 #[test]
