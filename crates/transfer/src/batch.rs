@@ -139,6 +139,7 @@ impl<'a> Batches<'a> {
         }
         // A row of which a part is still to come is not dealt with.
         batch.step.records = self.records - u64::from(self.rest.is_some());
+        batch.step.under_way = batch.entries.last().is_some_and(|entry| !entry.last);
         batch.step.done = self.ended;
         batch.position = self.position.get();
         Ok(Some(batch))
@@ -451,6 +452,8 @@ mod tests {
         // After each part the whole row is still to be done; and parts wait for one another.
         let records: Vec<u64> = batches.iter().map(|batch| batch.step.records).collect();
         assert_eq!(records, [1, 1, 1, 1, 2, 3, 4]);
+        let under_way: Vec<bool> = batches.iter().map(|batch| batch.step.under_way).collect();
+        assert_eq!(under_way, [false, true, true, true, false, false, false]);
         let waits: Vec<bool> = batches.iter().map(|batch| batch.waits).collect();
         assert_eq!(waits, [false, false, true, true, true, false, false]);
         assert_eq!(batches.iter().map(|batch| batch.step.rows).sum::<u64>(), 4);

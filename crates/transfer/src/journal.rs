@@ -1,8 +1,11 @@
 //! What an import keeps on disk while it runs: how far each file has come, and the records that were set aside.
 //!
 //! Guarantee: what the state says is done is done: written and acknowledged, or a line in the file of the rejected
-//! that was synced before. After a crash some records behind that are written again, with the same timestamps.
+//! that was synced before. After a crash some records behind that are written again, with the same timestamps. A record that
+//! goes in several requests is noted as a whole, with the last of them: it is either a row that was written or one record that
+//! was rejected, and its lines are there once, whatever a crash interrupts.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,6 +21,9 @@ use crate::format::rejected::Line;
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 /// The part of the time that saving may take: the state of a hundred thousand files takes a while to write.
 const SAVE_SHARE: u32 = 20;
+/// Text of rejected records that is in memory at once, but for a longer line: as much as one line has at most, unless it is of
+/// a single cell. With less, a large record would be more syncs.
+const APPEND_BYTES: usize = 4 << 20;
 /// Of the state's layout.
 const VERSION: u32 = 2;
 
@@ -103,8 +109,27 @@ pub struct Step {
     pub bytes: u64,
     /// Records to set aside, in their order; a large one is several lines.
     pub rejected: Vec<Line>,
+    /// Whether a part of the next record is dealt with as well, and others are to follow.
+    pub under_way: bool,
     /// Whether the file ends here.
     pub done: bool,
+}
+
+impl Step {
+    /// Adds what is dealt with next. A record of which any part was set aside is no row that was written.
+    fn add(&mut self, next: Self) {
+        let record = self.records;
+        let is_of_it = |line: &Line| line.record() == record;
+        let is_counted = next.records > record && !next.rejected.iter().any(is_of_it);
+        let spoilt = is_counted && self.rejected.iter().any(is_of_it);
+        self.records = next.records;
+        self.rows += next.rows - u64::from(spoilt);
+        self.empty += next.empty;
+        self.cells += next.cells;
+        self.bytes += next.bytes;
+        self.rejected.extend(next.rejected);
+        (self.under_way, self.done) = (next.under_way, next.done);
+    }
 }
 
 /// Keeps a [`State`].
@@ -113,6 +138,9 @@ pub struct Journal {
     /// Where; none for one that is not kept, as in a dry run.
     path: Option<PathBuf>,
     state: State,
+    /// Of files of whose next record only parts are dealt with, by the file's number. What is set aside of one is in memory
+    /// till then, as the record was before.
+    parts: HashMap<usize, Step>,
     rejected: Option<Appended>,
     /// Of the file of the rejected, where no caller has it: in a dry run, from the first record that is set aside, or from the
     /// start where it replaces that file.
@@ -239,8 +267,8 @@ impl Journal {
         let path = path.map(Path::to_owned);
         let due = Instant::now() + SAVE_EVERY;
         let (rejected, rejected_max) = (None, asked.rejected_max);
-        let rejected_lock = None;
-        let journal = Self { path, state, rejected, rejected_lock, rejected_max, due };
+        let (rejected_lock, parts) = (None, HashMap::new());
+        let journal = Self { path, state, parts, rejected, rejected_lock, rejected_max, due };
         let replaced = asked.replaces_rejected;
         Ok(Found { journal, resumed, discarded, replaced })
     }
@@ -265,14 +293,16 @@ impl Journal {
         &self.state.rejected_path
     }
 
-    /// Notes that more of a file is dealt with. An error where too many records were set aside, after they
-    /// were.
-    pub fn step(&mut self, index: usize, step: Step) -> Result<()> {
+    /// Notes that more of a file is dealt with, once that is whole records. An error where too many records were set aside,
+    /// after they were.
+    pub fn step(&mut self, index: usize, next: Step) -> Result<()> {
+        let mut step = self.parts.remove(&index).unwrap_or_default();
+        step.add(next);
+        if step.under_way {
+            self.parts.insert(index, step);
+            return Ok(());
+        }
         if !step.rejected.is_empty() {
-            let mut text = Vec::new();
-            for line in &step.rejected {
-                text.extend(line.to_text()?);
-            }
             let file = match &mut self.rejected {
                 Some(file) => file,
                 None => {
@@ -285,6 +315,15 @@ impl Journal {
                     self.rejected.insert(made)
                 }
             };
+            let mut text = Vec::new();
+            for line in &step.rejected {
+                text.extend(line.to_text()?);
+                if text.len() >= APPEND_BYTES {
+                    file.append(&text)?;
+                    text.clear();
+                }
+            }
+            // All of them or none: where an addition failed, they come again.
             self.state.rejected_bytes = file.append(&text)?;
         }
         if let Some(file) = self.state.files.get_mut(index) {
@@ -528,6 +567,44 @@ mod tests {
         let rejected = [one(), one(), one(), one(), one()].concat();
         journal.step(0, Step { records: 1, rejected, ..Step::default() }).unwrap();
         assert_eq!((place.lines(), journal.files()[0].rejected), (5, 1));
+    }
+
+    #[test]
+    fn a_record_in_several_requests_is_noted_as_a_whole() {
+        let place = Place::new();
+        let begin = |earlier| {
+            let mut journal = place.open(7, earlier).unwrap();
+            let refused = reject(1).rejected;
+            let part = Step { cells: 2, bytes: 20, under_way: true, ..Step::default() };
+            journal
+                .step(0, Step { rejected: refused.clone(), under_way: true, ..Step::default() })
+                .unwrap();
+            journal.step(0, part).unwrap();
+            journal.save().unwrap();
+            let file = &journal.files()[0];
+            assert_eq!((place.lines(), file.cells, file.rejected), (0, 0, 0));
+            (journal, refused)
+        };
+        drop(begin(Earlier::Refuse));
+        // As after a crash: all its parts come again.
+        let (mut journal, rejected) = begin(Earlier::Resume);
+        let last = Step { records: 3, rows: 2, cells: 3, bytes: 30, rejected, ..Step::default() };
+        journal.step(0, last).unwrap();
+        let file = &journal.files()[0];
+        assert_eq!((place.lines(), file.rows, file.rejected), (2, 2, 1));
+        assert_eq!((file.cells, file.bytes), (5, 50));
+    }
+
+    #[test]
+    fn a_record_of_which_a_part_was_refused_is_no_row_that_was_written() {
+        let place = Place::new();
+        let mut journal = place.open(7, Earlier::Refuse).unwrap();
+        let rejected = reject(1).rejected;
+        journal.step(0, Step { rejected, under_way: true, ..Step::default() }).unwrap();
+        let last = Step { records: 3, rows: 3, ..Step::default() };
+        journal.step(0, last).unwrap();
+        let file = &journal.files()[0];
+        assert_eq!((place.lines(), file.rows, file.rejected), (1, 2, 1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -551,6 +551,42 @@ fn a_row_that_is_refused_for_good_is_set_aside_and_the_others_are_written() {
     assert_eq!(place.written(), [written(0..1), written(2..3)].concat());
 }
 
+/// A file of one row that goes in three requests.
+fn large_row() -> String {
+    let cells = format!(",{}", "v".repeat(1 << 20)).repeat(5);
+    format!(",f,,,,\n,a,b,c,d,e\nr0{cells}\n")
+}
+
+fn refused() -> Write {
+    Write::Rows(vec![("r0", status(Code::FailedPrecondition, "no SetCell here"))])
+}
+
+#[test]
+fn a_record_that_goes_in_several_requests_is_rejected_once() {
+    for (plan, cells) in [(vec![refused(), refused(), refused()], 0), (vec![refused()], 3)] {
+        let parts = plan.len();
+        let place = planned(plan);
+        let options = Import { rejected_max: 1, ..place.options(&large_row(), Earlier::Refuse) };
+        let summary = import(&options, &ProgressBar::hidden(), &Stop::default()).unwrap();
+        assert_eq!(place.state.lock().unwrap().requests.len(), 3);
+        assert_eq!((summary.rows, summary.cells, summary.rejected), (0, cells, 1));
+        assert_eq!(place.files()["rejected.jsonl"].lines().count(), parts);
+    }
+}
+
+#[test]
+fn an_import_that_is_interrupted_within_a_record_sets_nothing_of_it_aside_twice() {
+    let stop = Stop::default();
+    let place = planned([refused(), Write::Stop(stop.clone()), refused()]);
+    let run =
+        |earlier, stop| import(&place.options(&large_row(), earlier), &ProgressBar::hidden(), stop);
+    assert_eq!(run(Earlier::Refuse, &stop).unwrap_err().kind(), ErrorKind::Interrupted);
+    let summary = run(Earlier::Resume, &Stop::default()).unwrap();
+    assert_eq!(place.state.lock().unwrap().requests.len(), 5);
+    assert_eq!((summary.rows, summary.cells, summary.rejected), (0, 3, 1));
+    assert_eq!(place.files()["rejected.jsonl"].lines().count(), 1);
+}
+
 #[test]
 fn a_server_that_refuses_everybody_ends_the_import_at_once() {
     let place = planned([Write::Fail(Status::permission_denied("not you"))]);
