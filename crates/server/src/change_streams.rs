@@ -63,6 +63,11 @@ use families::SharedFamilies;
 /// old at most, is behind it.
 const END_SLACK_MICROS: i64 = 1_002_000;
 
+/// How long after a fence a stream whose end time has passed asks for another, if that did not end it: while the disk is full a
+/// fence stays where the last write is. Sooner, such streams would take a processor to find the disk as full as it was; later,
+/// they would end long after there is room.
+const FENCE_AGAIN: Duration = Duration::from_secs(1);
+
 /// What all change streams of a server share.
 pub struct ChangeStreams {
     tables: Arc<Tables>,
@@ -169,6 +174,7 @@ impl ChangeStreams {
             ended: reader.is_none(),
             reader,
             heartbeat_at: Instant::now() + asked.heartbeat,
+            fence_at: Instant::now(),
             asked,
             pending,
             answer,
@@ -335,6 +341,8 @@ struct ChangeStream {
     /// `None` while another thread reads, and for a stream that only tells how to go on.
     reader: Option<ChangeReader>,
     heartbeat_at: Instant,
+    /// When a fence may be asked for, once the end time has passed.
+    fence_at: Instant,
     /// The last portion, which is charged to the answer until the last of its messages was taken.
     pending: VecDeque<Pending>,
     ended: bool,
@@ -542,7 +550,8 @@ impl ChangeStream {
         if let Some(end) = self.asked.end {
             let now = self.streams.clock.now_micros();
             let left = commit_micros(end).saturating_add(END_SLACK_MICROS).saturating_sub(now);
-            let at = Instant::now() + Duration::from_micros(u64::try_from(left).unwrap_or(0));
+            let left = Duration::from_micros(u64::try_from(left).unwrap_or(0));
+            let at = (Instant::now() + left).max(self.fence_at);
             ends = at <= until;
             until = until.min(at);
         }
@@ -554,7 +563,12 @@ impl ChangeStream {
                 return Err(stopping());
             }
         }
-        if ends { self.fence().await } else { Ok(()) }
+        if !ends {
+            return Ok(());
+        }
+        self.fence().await?;
+        self.fence_at = Instant::now() + FENCE_AGAIN;
+        Ok(())
     }
 
     /// What an error of the reader means to the client.

@@ -1,13 +1,15 @@
 //! What a change stream sends of changes that are large or many, and where it begins when the clock does not agree.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tepui_bigtable::changes::message::CHUNKS_MAX;
-use tepui_engine::io::{Clock as _, ManualClock};
+use tepui_engine::io::{Clock, ManualClock};
 use tepui_server::api::v2::mutation::Mutation as Change;
+use tepui_server::api::v2::read_change_stream_request::StartFrom;
 use tepui_server::api::v2::read_change_stream_response::StreamRecord;
 
-use super::change_streams::{next, next_change, partition, request, row_of};
+use super::change_streams::{next, next_change, now, partition, request, row_of};
 use super::*;
 
 #[tokio::test]
@@ -70,5 +72,80 @@ async fn a_row_that_one_request_deletes_many_times_is_shown_as_deleted_once() {
     let change = next_change(&mut records).await;
     assert_eq!((row_of(&change).as_str(), change.chunks.len()), ("r", 2));
     assert_eq!(row_of(&next_change(&mut records).await), "next");
+    server.stop().await;
+}
+
+/// The time, and how often somebody has asked for it.
+#[derive(Debug)]
+struct AskedClock {
+    time: SystemClock,
+    asked: AtomicU64,
+}
+
+impl Clock for AskedClock {
+    fn now_micros(&self) -> i64 {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.time.now_micros()
+    }
+
+    fn monotonic_micros(&self) -> u64 {
+        self.time.monotonic_micros()
+    }
+}
+
+#[tokio::test]
+async fn a_stream_whose_end_a_full_disk_holds_up_waits_at_rest_and_ends_once_there_is_room() {
+    let clock = AskedClock { time: SystemClock::new(), asked: AtomicU64::new(0) };
+    let clock = Arc::new(clock);
+    let (env, faults) = with_faults(&Env { clock: Arc::<AskedClock>::clone(&clock), ..memory() });
+    let server = start_with(&env, |config| config.engine.log_segment_bytes = 64 << 10).await;
+    server.create_streaming(&[]).await;
+    let start_time = now();
+    server.set("before", b"v").await.unwrap();
+    let full = Fault::new(FaultOp::Create).on_path(".log");
+    faults.inject(full.kind(tepui_engine::ErrorKind::NoSpace).sticky());
+    let value = vec![7; 8 << 10];
+    let refused = in_time("a write is refused", async {
+        loop {
+            // One that needs the next segment waits for it.
+            let written = server.set("row", &value);
+            let written = tokio::time::timeout(Duration::from_millis(100), written).await;
+            if let Ok(Err(refused)) = written {
+                break refused;
+            }
+        }
+    });
+    assert_eq!(refused.await.code(), Code::ResourceExhausted);
+
+    let asked_in = async |time| {
+        let before = clock.asked.load(Ordering::Relaxed);
+        tokio::time::sleep(time).await;
+        clock.asked.load(Ordering::Relaxed) - before
+    };
+    let until = v2::ReadChangeStreamRequest {
+        end_time: Some(now()),
+        heartbeat_duration: None,
+        ..request(partition("", ""), Some(StartFrom::StartTime(start_time)))
+    };
+    let at_rest = asked_in(Duration::from_secs(1)).await;
+    let mut records = server.read_changes(until).await.unwrap();
+    assert_eq!(row_of(&next_change(&mut records).await), "before");
+    let end = async {
+        loop {
+            match next(&mut records).await.unwrap() {
+                Some(StreamRecord::Heartbeat(_) | StreamRecord::DataChange(_)) => {}
+                other => break other,
+            }
+        }
+    };
+    let mut end = std::pin::pin!(end);
+    let asked = tokio::select! {
+        ended = &mut end => panic!("{ended:?}"),
+        asked = asked_in(Duration::from_millis(2_500)) => asked,
+    };
+    assert!(asked < 3 * at_rest + 100, "{asked}, and {at_rest} a second without the stream");
+    faults.heal();
+    let ended = in_time("it ends", end).await;
+    assert!(matches!(ended, Some(StreamRecord::CloseStream(_))), "{ended:?}");
     server.stop().await;
 }

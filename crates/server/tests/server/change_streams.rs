@@ -46,7 +46,7 @@ fn from_token(partition: &v2::StreamPartition, token: &str) -> Option<StartFrom>
     Some(StartFrom::ContinuationTokens(v2::StreamContinuationTokens { tokens: vec![token] }))
 }
 
-fn now() -> prost_types::Timestamp {
+pub(super) fn now() -> prost_types::Timestamp {
     let micros = SystemClock::new().now_micros();
     tepui_bigtable::changes::message::timestamp(micros)
 }
