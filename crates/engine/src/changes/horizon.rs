@@ -7,14 +7,15 @@
 //!
 //! A file of changes has those of some tablets, and goes when the time of these is over; others keep theirs for longer and
 //! have lost nothing by it. So each tablet has a horizon of its own, and one for all stands for what nobody can tell
-//! whose it was. A name that says less than another one counts for nothing.
+//! whose it was. A name that says less than another one counts for nothing. Where no file can be made for want of room, which what
+//! goes then is to give, the one that says less takes the new name.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::cell::Seq;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::io::Files;
 use crate::layout::parse_number;
 
@@ -99,35 +100,41 @@ impl Horizons {
         to: &BTreeMap<Option<u64>, Seq>,
         sync: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        let (mut added, mut outdated) = (Vec::new(), Vec::new());
+        // What is to be said, and what says less, if it is there.
+        let mut names = Vec::new();
         {
             let state = self.lock();
             let of_all = state.of_all.max(to.get(&None).copied().unwrap_or(0));
             for (tablet, seq) in to {
                 match tablet {
                     None if *seq > state.of_all => {
-                        added.push(horizon_name(*seq));
-                        outdated.push(horizon_name(state.of_all));
+                        names.push((horizon_name(*seq), horizon_name(state.of_all)));
                     }
                     None => {}
                     Some(tablet) => {
                         let before = state.of_tablets.get(tablet).copied().unwrap_or(0);
                         if *seq > before.max(of_all) {
-                            added.push(horizon_name_of(*tablet, *seq));
-                            outdated.push(horizon_name_of(*tablet, before));
+                            let less = horizon_name_of(*tablet, before);
+                            names.push((horizon_name_of(*tablet, *seq), less));
                         }
                     }
                 }
             }
         }
-        if added.is_empty() {
+        if names.is_empty() {
             return Ok(());
         }
-        for name in added {
-            let path = dir.join(name);
+        for (name, less) in &names {
+            let (path, less) = (dir.join(name), dir.join(less));
+            if files.exists(&path)? {
+                continue;
+            }
             // Empty: it is durable as a whole when the directory is.
-            if !files.exists(&path)? {
-                files.create(&path)?;
+            match files.create(&path) {
+                Err(error) if error.kind() == ErrorKind::NoSpace && files.exists(&less)? => {
+                    files.rename(&less, &path)?;
+                }
+                made => drop(made?),
             }
         }
         sync()?;
@@ -143,8 +150,8 @@ impl Horizons {
                 }
             }
         }
-        for name in outdated {
-            remove(files, dir, &name)?;
+        for (_, less) in names {
+            remove(files, dir, &less)?;
         }
         Ok(())
     }
@@ -176,8 +183,10 @@ fn remove(files: &dyn Files, dir: &Path, name: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::io::MemoryFiles;
+    use crate::io::{Fault, FaultFiles, FaultOp, MemoryFiles};
 
     fn names(files: &MemoryFiles, dir: &Path) -> Vec<String> {
         let mut names: Vec<_> =
@@ -222,5 +231,27 @@ mod tests {
         assert_eq!([1, 2, 3].map(|tablet| again.of(tablet)), [80, 80, 90]);
         let name = horizon_name_of(2, 60);
         assert!(!names(&files, dir).contains(&name), "it says less than that of all");
+    }
+
+    #[test]
+    fn where_no_file_can_be_made_a_horizon_rises_in_the_one_that_it_has() {
+        let (files, dir) = (MemoryFiles::new(), Path::new("/changes"));
+        files.create_dir_all(dir).unwrap();
+        let faults = FaultFiles::new(Arc::new(files.clone()));
+        let horizons = Horizons::open(&faults, dir).unwrap();
+        let raise = |to: &[(Option<u64>, Seq)]| {
+            let to = to.iter().copied().collect();
+            horizons.raise(&faults, dir, &to, || faults.sync_dir(dir))
+        };
+        raise(&[(None, 20), (Some(1), 50)]).unwrap();
+        faults.inject(Fault::new(FaultOp::Create).kind(ErrorKind::NoSpace).sticky());
+        raise(&[(None, 30), (Some(1), 70)]).unwrap();
+        assert_eq!(names(&files, dir), [horizon_name(30), horizon_name_of(1, 70)]);
+        assert_eq!([1, 2].map(|tablet| horizons.of(tablet)), [70, 30]);
+        // One that has none is not said to have risen.
+        assert_eq!(raise(&[(Some(2), 60)]).unwrap_err().kind(), ErrorKind::NoSpace);
+        assert_eq!(horizons.of(2), 30);
+        let again = Horizons::open(&files, dir).unwrap();
+        assert_eq!([1, 2].map(|tablet| again.of(tablet)), [70, 30]);
     }
 }
