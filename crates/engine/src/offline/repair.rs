@@ -378,6 +378,10 @@ impl Repair<'_> {
         }
         let files = self.files();
         self.tell_streams_of_the_log()?;
+        let list = dir.join(log::present::NAME);
+        if files.exists(&list)? {
+            self.copy_aside(&list)?;
+        }
         for (_, path) in log::present::missing(files.as_ref(), &dir).unwrap_or_default() {
             let path = path.display();
             self.report.lost.push(format!("{path}: the segment is missing: the writes in it"));

@@ -2,7 +2,7 @@
 //! edit of the manifest puts it in the place of the damaged one.
 //!
 //! ```text
-//! new SST, synced ──► edit: remove old, add new ──► move the old one to lost/
+//! new SST, synced ──► copy of the manifest in lost/ ──► edit: remove old, add new ──► move the old one to lost/
 //! ```
 //!
 //! An old SST that an interruption leaves behind is one that nothing names: the next repair moves it.
@@ -20,6 +20,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::check::differences;
+use super::journals::series_files;
 use super::repair::{COPY_BYTES, Holder, LostRows, Repair, Tablets, is_damage};
 use super::repair_backups::Backups;
 use super::values::{ValueReaders, list_unfinished_values, list_values, unfinished_value};
@@ -28,7 +29,7 @@ use crate::cache::{BlockCache, QuickBlockCache};
 use crate::cell::RowRange;
 use crate::compaction::job::sst_options;
 use crate::error::Result;
-use crate::manifest::{SstRef, TabletManifest, Version, VersionEdit};
+use crate::manifest::{MANIFEST_SERIES, SstRef, TabletManifest, Version, VersionEdit};
 use crate::options::EngineOptions;
 use crate::sst::{FileId, Lost, Piece, SstProperties, SstReader, SstWriter};
 use crate::tablet::TabletId;
@@ -161,6 +162,10 @@ impl Repair<'_> {
         let edit = self.edit_of(version, fates)?;
         if edit != VersionEdit::default() {
             let dir = self.layout.tablet(tablet);
+            // The edit goes into a new file, and takes the old one away.
+            for (_, path) in series_files(self.env.files.as_ref(), &dir, MANIFEST_SERIES)? {
+                self.copy_aside(&path)?;
+            }
             let (mut manifest, _) = TabletManifest::open(self.files(), &dir, tablet)?;
             manifest.append(&edit)?;
             self.did(format_args!(
