@@ -51,7 +51,7 @@ impl Repair<'_> {
             Err(error) => Finding::new(&dir, error),
         };
         let salvaged = journals::salvage_meta(files.as_ref(), &dir)?;
-        let Some(salvaged) = salvaged else {
+        let Some(mut salvaged) = salvaged else {
             let advice = "no snapshot of the catalog can be read, and without it nobody knows which \
                           tablet is whose. Nothing else was changed: put the file META-* of a copy of \
                           this directory in the place of this one, and run the repair again before a \
@@ -61,6 +61,7 @@ impl Repair<'_> {
             return Ok(Catalog::Lost);
         };
         // First: what a newer version wrote ends the repair.
+        let removed = self.leave_removed(&mut salvaged.state)?;
         let catalog = self.tables(&salvaged.state)?;
         // Revisions are compared within one run of a server only: they may begin anew.
         let entries = salvaged.state.iter().map(|(key, value)| (key.as_str(), 1, value));
@@ -74,7 +75,41 @@ impl Repair<'_> {
             "{path}: {}: changes of the catalog (tables created, changed or deleted) that were in it",
             bytes_text(&salvaged.damaged)
         ));
+        self.report.lost.extend(removed.into_iter().map(|table| {
+            format!(
+                "table {table}: taken for one that was removed, or replaced by a later one of its name: none of its tablets has a \
+                 directory. What the catalog had of it is in lost/meta/"
+            )
+        }));
         Ok(catalog)
+    }
+
+    /// Leaves tables out of what was read of a damaged catalog none of whose tablets has a directory; their names. Directories are there
+    /// before a table is in the catalog, and go once it is out of it: the commit that took it out is what cannot be read.
+    fn leave_removed(&self, meta: &mut super::Meta) -> Result<Vec<String>> {
+        let files = self.files();
+        let Some(read) = self.catalog else { return Ok(Vec::new()) };
+        if !files.exists(&self.layout.tablets())? {
+            // All of them are lost, whichever were removed.
+            return Ok(Vec::new());
+        }
+        let there: HashSet<TabletId> =
+            list_tablets(files.as_ref(), self.layout)?.into_iter().collect();
+        let (mut keys, mut tables) = (HashSet::new(), Vec::new());
+        for (key, value) in &*meta {
+            match read(key, value) {
+                Ok(Some(CatalogEntry::Table(TableTablets { table, tablets })))
+                    if !tablets.is_empty() && !tablets.iter().any(|id| there.contains(id)) =>
+                {
+                    keys.insert(key.clone());
+                    tables.push(table);
+                }
+                Err(error) if !is_damage(&error) => return Err(error),
+                _ => {}
+            }
+        }
+        meta.retain(|key, _| !keys.contains(key));
+        Ok(tables)
     }
 
     /// The tables in these entries. An entry that cannot be read is left: its table's tablets are not known.

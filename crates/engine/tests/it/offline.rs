@@ -741,6 +741,57 @@ fn damage_in_the_meta_store_keeps_whole_commits() {
 }
 
 #[test]
+fn a_table_whose_removal_the_catalog_lost_stays_removed_and_keeps_nothing_from_a_start() {
+    let place = place();
+    let engine = Engine::open(environment(&place.files), dir(), tiny_options()).unwrap();
+    let ranges = [RowRange::new("", "m"), RowRange::new("m", "")];
+    let tablets = ranges.map(|range| engine.create_tablet(range).unwrap().id());
+    let commit = |key: &str, value: Option<String>| {
+        let value = value.map(Into::into);
+        let change = MetaChange { key: key.to_owned(), expect: MetaExpect::Any, value };
+        engine.meta().commit(&[change]).unwrap();
+    };
+    commit("tables/unwanted", Some(format!("{},{}", tablets[0].0, tablets[1].0)));
+    commit("tables/unwanted", None);
+    for id in tablets {
+        engine.drop_tablet(id).unwrap();
+    }
+    commit("other", Some("later".to_owned()));
+    engine.close().unwrap();
+    drop(engine);
+    let path = files_in(&place.files, "meta").remove(0);
+    let bytes = place.files.contents(&path).unwrap();
+    let at = bytes.windows(15).rposition(|w| w == b"tables/unwanted").unwrap();
+    let report = damage_and_repair(&place, &path, at);
+    let told = |lost: &String| lost.contains("table unwanted") && lost.contains("removed");
+    assert!(report.lost.iter().any(told), "{:?}", report.lost);
+    let engine =
+        Engine::open_with_catalog(environment(&place.files), dir(), tiny_options(), &read_catalog);
+    let engine = engine.unwrap();
+    assert!(engine.meta().get("tables/unwanted").unwrap().is_none());
+    assert!(engine.meta().get("tables/t").unwrap().is_some());
+    drop(engine);
+    assert_eq!(rows_of(&place.files, place.tablets), place.rows);
+}
+
+#[test]
+fn where_all_tablets_are_gone_a_damaged_catalog_takes_no_table_for_removed() {
+    let place = place();
+    let path = files_in(&place.files, "meta").remove(0);
+    let bytes = place.files.contents(&path).unwrap();
+    let at = bytes.windows(5).position(|w| w == b"other").unwrap();
+    flip(&place.files, &path, at);
+    for manifest in files_in(&place.files, "tablets") {
+        place.files.remove(&manifest).unwrap();
+        place.files.remove_dir(manifest.parent().unwrap()).unwrap();
+    }
+    place.files.remove_dir(&dir().join("tablets")).unwrap();
+    let report = repair(&place.files, false);
+    assert!(!report.opens());
+    assert!(report.open.iter().any(|open| open.contains("tablet of t is lost")), "{report:#?}");
+}
+
+#[test]
 fn a_table_that_the_catalog_lost_is_set_aside_with_its_ssts() {
     let place = place();
     let path = files_in(&place.files, "meta").remove(0);
