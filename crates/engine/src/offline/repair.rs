@@ -45,6 +45,7 @@ use crate::io::{Env, Files};
 use crate::layout::Layout;
 use crate::log;
 use crate::manifest::Version;
+use crate::sst::FileId;
 use crate::tablet::TabletId;
 
 /// Bytes copied at once when a file is set aside.
@@ -156,6 +157,8 @@ pub(super) struct Repair<'a> {
     pub(super) next_id: u64,
     /// Whether this repair may have lost the names of files: then what nothing names is told as lost.
     pub(super) forgot: bool,
+    /// SSTs that it has written and nothing names yet.
+    pub(super) unnamed: BTreeSet<FileId>,
 }
 
 /// Repairs the directory. Blocks. `Locked` while a server uses it; `InvalidArgument` where a file was written by
@@ -192,7 +195,9 @@ fn repair_locked(
         return Err(advised(finding.error.clone()));
     }
     let report = RepairReport { before, ..RepairReport::default() };
-    let mut repair = Repair { env, layout, catalog, report, next_id: 0, forgot: false };
+    let unnamed = BTreeSet::new();
+    let mut repair =
+        Repair { env, layout, catalog, report, next_id: 0, forgot: false, unnamed };
     repair.remove_unfinished_values()?;
     let before = &repair.report.before;
     let is_wanted = !before.is_whole() || !before.unnamed.is_empty();
@@ -458,24 +463,45 @@ impl Repair<'_> {
         Ok(())
     }
 
+    /// The names that a file may have in `lost/`, in the order in which they are given.
+    fn lost_names(&self, path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+        let inside = path.strip_prefix(self.layout.root()).unwrap_or(path);
+        let target = self.layout.lost().join(inside);
+        (0..LOST_NAMES_MAX).map(move |n| {
+            let mut name = target.clone().into_os_string();
+            if n > 0 {
+                name.push(format!(".{n}"));
+            }
+            PathBuf::from(name)
+        })
+    }
+
+    /// The copy of a file that an earlier run has made, where there is one that is still what the file is.
+    fn copy_of(&self, path: &Path) -> Result<Option<PathBuf>> {
+        let files = self.env.files.as_ref();
+        for name in self.lost_names(path) {
+            if !files.exists(&name)? {
+                break;
+            }
+            // A copy that cannot be read is none.
+            if is_copy(files, path, &name).unwrap_or(false) {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
+    }
+
     /// Where in `lost/` a file belongs, durably, and under a name that is free.
     fn lost_name(&self, path: &Path) -> Result<PathBuf> {
         let files = self.env.files.as_ref();
-        let inside = path.strip_prefix(self.layout.root()).unwrap_or(path);
-        let target = self.layout.lost().join(inside);
-        if let Some(dir) = target.parent() {
+        if let Some(dir) = self.lost_names(path).next().as_deref().and_then(Path::parent) {
             files.create_dir_all(dir)?;
             // From the inside out: a name is as durable as the directories that it stands in.
             for dir in dir.ancestors().take_while(|dir| dir.starts_with(self.layout.root())) {
                 files.sync_dir(dir)?;
             }
         }
-        for n in 0..LOST_NAMES_MAX {
-            let mut name = target.clone().into_os_string();
-            if n > 0 {
-                name.push(format!(".{n}"));
-            }
-            let name = PathBuf::from(name);
+        for name in self.lost_names(path) {
             if !files.exists(&name)? {
                 return Ok(name);
             }
@@ -503,6 +529,10 @@ impl Repair<'_> {
     /// Copies a file to `lost/`, whole: its original keeps counting until a replacement does.
     pub(super) fn copy_aside(&mut self, path: &Path) -> Result<()> {
         let target = self.lost_name(path)?;
+        if let Some(copy) = self.copy_of(path)? {
+            self.report.set_aside.push((path.to_path_buf(), copy));
+            return Ok(());
+        }
         let files = self.env.files.as_ref();
         let mut partial = target.clone().into_os_string();
         partial.push(".partial");
@@ -548,4 +578,18 @@ fn copy(files: &dyn Files, from: &Path, to: &Path) -> Result<()> {
         at += piece as u64;
     }
     to.sync()
+}
+
+/// Whether two files hold the same.
+fn is_copy(files: &dyn Files, of: &Path, copy: &Path) -> Result<bool> {
+    let (of, copy) = (files.open(of)?, files.open(copy)?);
+    let len = of.len()?;
+    let mut is_same = copy.len()? == len;
+    let mut at = 0;
+    while is_same && at < len {
+        let piece = (len - at).min(COPY_BYTES as u64) as usize;
+        is_same = of.read_at(at, piece)? == copy.read_at(at, piece)?;
+        at += piece as u64;
+    }
+    Ok(is_same)
 }

@@ -85,7 +85,13 @@ impl Repair<'_> {
                 let path = self.layout.backup(*id);
                 self.copy_aside(&path)?;
                 let repaired = BackupList { tablets, values };
-                backup::write(self.files().as_ref(), self.layout, *id, &repaired)?;
+                let written = backup::write(self.files().as_ref(), self.layout, *id, &repaired);
+                // After a failure the new list may be there all the same.
+                let on_disk = backup::read(self.files().as_ref(), self.layout, *id);
+                if !on_disk.is_ok_and(|on_disk| on_disk == *list) {
+                    self.name(repaired.ssts().into_keys());
+                }
+                written?;
                 self.did(format_args!("{}: names the SSTs that were kept", path.display()));
             }
         }

@@ -1,11 +1,13 @@
-//! Repairing SSTs: the records of every readable block go into a new SST of the same tablet and level, and one
-//! edit of the manifest puts it in the place of the damaged one.
+//! Repairing SSTs: the records of every readable block go into a new SST of the same tablet and level, and an
+//! edit of the manifest puts it in the place of the damaged one, before the next is read: what a run has done that
+//! does not come to its end, the next need not do.
 //!
 //! ```text
 //! new SST, synced ──► copy of the manifest in lost/ ──► edit: remove old, add new ──► move the old one to lost/
 //! ```
 //!
-//! An old SST that an interruption leaves behind is one that nothing names: the next repair moves it.
+//! An old SST that an interruption leaves behind is one that nothing names: the next repair moves it. A new one that an error
+//! leaves without a name is removed again.
 //!
 //! A record whose value cannot be had from its value file is lost like one of a damaged block; the value file is
 //! copied to `lost/` and stays, for its other values. One whose footer alone is damaged gets a new one.
@@ -28,7 +30,7 @@ use super::{CACHE_BYTES, list_tablets};
 use crate::cache::{BlockCache, QuickBlockCache};
 use crate::cell::RowRange;
 use crate::compaction::job::sst_options;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::manifest::{MANIFEST_SERIES, SstRef, TabletManifest, Version, VersionEdit};
 use crate::options::EngineOptions;
 use crate::sst::{FileId, Lost, Piece, SstProperties, SstReader, SstWriter};
@@ -130,6 +132,26 @@ impl Described {
     }
 }
 
+/// A tablet whose SSTs are put right.
+#[derive(Default)]
+struct Mending {
+    /// Open from the first edit on.
+    manifest: Option<TabletManifest>,
+    /// What is yet to be appended to it.
+    edit: VersionEdit,
+    taken_out: usize,
+    put_in: usize,
+}
+
+/// The references to each file of each level: what takes a file out of a level takes all of them.
+fn by_file(version: &Version) -> BTreeMap<(u8, FileId), Vec<&SstRef>> {
+    let mut files: BTreeMap<(u8, FileId), Vec<&SstRef>> = BTreeMap::new();
+    for sst in version.ssts() {
+        files.entry((sst.level, sst.id)).or_default().push(sst);
+    }
+    files
+}
+
 /// What came out of reading all that can be read.
 struct Rewritten {
     new: Option<Described>,
@@ -142,12 +164,7 @@ impl Repair<'_> {
     /// Repairs the SSTs of all tablets and backups.
     pub(super) fn ssts(&mut self, tablets: &Tablets, backups: &Backups) -> Result<()> {
         let mut fates = Fates::new(tablets, backups);
-        for (id, version) in tablets {
-            if let Some(version) = version {
-                self.ssts_of(*id, version, &mut fates)?;
-            }
-        }
-        self.ssts_of_backups(backups, &mut fates)?;
+        self.ssts_of_all(tablets, backups, &mut fates).inspect_err(|_| self.remove_unnamed())?;
         // Only now: another tablet, or a backup, may have named the same file.
         for (id, fate) in fates.of {
             let path = self.layout.sst(id);
@@ -158,52 +175,122 @@ impl Repair<'_> {
         Ok(())
     }
 
-    fn ssts_of(&mut self, tablet: TabletId, version: &Version, fates: &mut Fates) -> Result<()> {
-        let edit = self.edit_of(version, fates)?;
-        if edit != VersionEdit::default() {
-            let dir = self.layout.tablet(tablet);
-            // The edit goes into a new file, and takes the old one away.
-            for (_, path) in series_files(self.env.files.as_ref(), &dir, MANIFEST_SERIES)? {
-                self.copy_aside(&path)?;
+    fn ssts_of_all(
+        &mut self,
+        tablets: &Tablets,
+        backups: &Backups,
+        fates: &mut Fates,
+    ) -> Result<()> {
+        for (id, version) in tablets {
+            let Some(version) = version else { continue };
+            let mut mending = Mending::default();
+            let mended = self.mend(*id, version, &mut mending, fates);
+            let Mending { taken_out, put_in, .. } = mending;
+            if taken_out > 0 {
+                let dir = self.layout.tablet(*id);
+                let dir = dir.display();
+                self.did(format_args!("{dir}: {taken_out} SSTs taken out, {put_in} put in"));
             }
-            let (mut manifest, _) = TabletManifest::open(self.files(), &dir, tablet)?;
-            manifest.append(&edit)?;
-            self.did(format_args!(
-                "{}: {} SSTs taken out, {} put in",
-                dir.display(),
-                edit.remove.len(),
-                edit.add.len()
-            ));
+            mended?;
         }
-        Ok(())
+        self.ssts_of_backups(backups, fates)
+    }
+
+    fn mend(
+        &mut self,
+        tablet: TabletId,
+        version: &Version,
+        mending: &mut Mending,
+        fates: &mut Fates,
+    ) -> Result<()> {
+        for references in by_file(version).values() {
+            self.mend_file(references, version.range(), fates, &mut mending.edit)?;
+            // The next run finds it done, and needs no room for it, if this one ends before its end.
+            if !mending.edit.add.is_empty() {
+                self.append(tablet, mending)?;
+            }
+        }
+        self.append(tablet, mending)
     }
 
     /// What is to be changed of a version for its SSTs to be whole.
     pub(super) fn edit_of(&mut self, version: &Version, fates: &mut Fates) -> Result<VersionEdit> {
         let mut edit = VersionEdit::default();
-        for sst in version.ssts() {
-            let fate = match fates.of.get(&sst.id) {
-                Some(fate) => fate.clone(),
-                None => {
-                    let shown = fates.shown.get(&sst.id).map_or(&[][..], Vec::as_slice);
-                    let fate = self.fate(sst, shown)?;
-                    fates.of.insert(sst.id, fate.clone());
-                    fate
-                }
-            };
-            let new = match fate {
-                Fate::Whole => continue,
-                Fate::Misdescribed(new) => Some(new),
-                Fate::Replaced(new) => new,
-            };
-            // A removal takes every reference to the file in the level.
-            if !edit.remove.contains(&(sst.level, sst.id)) {
-                edit.remove.push((sst.level, sst.id));
-            }
-            let new = new.map(|new| new.in_place_of(sst));
-            edit.add.extend(new.filter(|new| new.overlaps(version.range())));
+        for references in by_file(version).values() {
+            self.mend_file(references, version.range(), fates, &mut edit)?;
         }
         Ok(edit)
+    }
+
+    /// Adds to `edit` what is to be changed for an SST to be whole, of a version with these references to it in a level.
+    fn mend_file(
+        &mut self,
+        references: &[&SstRef],
+        range: &RowRange,
+        fates: &mut Fates,
+        edit: &mut VersionEdit,
+    ) -> Result<()> {
+        let Some(sst) = references.first() else { return Ok(()) };
+        let fate = match fates.of.get(&sst.id) {
+            Some(fate) => fate.clone(),
+            None => {
+                let shown = fates.shown.get(&sst.id).map_or(&[][..], Vec::as_slice);
+                let fate = self.fate(sst, shown)?;
+                fates.of.insert(sst.id, fate.clone());
+                fate
+            }
+        };
+        let new = match fate {
+            Fate::Whole => return Ok(()),
+            Fate::Misdescribed(new) => Some(new),
+            Fate::Replaced(new) => new,
+        };
+        edit.remove.push((sst.level, sst.id));
+        let new = new.iter().flat_map(|new| references.iter().map(|old| new.in_place_of(old)));
+        edit.add.extend(new.filter(|new| new.overlaps(range)));
+        Ok(())
+    }
+
+    /// Makes the edit of a tablet durable.
+    fn append(&mut self, tablet: TabletId, mending: &mut Mending) -> Result<()> {
+        let edit = std::mem::take(&mut mending.edit);
+        if edit == VersionEdit::default() {
+            return Ok(());
+        }
+        let manifest = match &mut mending.manifest {
+            Some(manifest) => manifest,
+            none => {
+                let dir = self.layout.tablet(tablet);
+                // The first edit goes into a new file, and takes the old one away.
+                for (_, path) in series_files(self.env.files.as_ref(), &dir, MANIFEST_SERIES)? {
+                    self.copy_aside(&path)?;
+                }
+                none.insert(TabletManifest::open(self.files(), &dir, tablet)?.0)
+            }
+        };
+        let appended = manifest.append(&edit);
+        if appended.as_ref().err().is_none_or(Error::is_in_doubt) {
+            self.name(edit.add.iter().map(|sst| sst.id));
+        }
+        appended?;
+        mending.taken_out += edit.remove.len();
+        mending.put_in += edit.add.len();
+        Ok(())
+    }
+
+    /// A manifest or a list names these SSTs now, or it is not known that none does.
+    pub(super) fn name(&mut self, ssts: impl IntoIterator<Item = FileId>) {
+        for id in ssts {
+            self.unnamed.remove(&id);
+        }
+    }
+
+    /// Removes the SSTs that this run wrote and nothing names: the next run would write them again beside these.
+    fn remove_unnamed(&mut self) {
+        for id in std::mem::take(&mut self.unnamed) {
+            // One that stays is set aside by the run that comes to its end.
+            let _ = self.env.files.remove(&self.layout.sst(id));
+        }
     }
 
     fn fate(&mut self, sst: &SstRef, shown: &[Shown]) -> Result<Fate> {
@@ -215,7 +302,7 @@ impl Repair<'_> {
             records: sst.entries,
             from_row: sst.first_row.clone(),
             to_row: sst.last_row.clone(),
-            error: crate::Error::corruption(path.display(), 0, "the file is lost"),
+            error: Error::corruption(path.display(), 0, "the file is lost"),
         };
         if !files.exists(&path)? {
             self.lose(&path, &[whole_file()], shown);
@@ -251,15 +338,16 @@ impl Repair<'_> {
             return Ok(Fate::Misdescribed(described));
         }
         let Rewritten { new, lost, lost_values } = self.rewrite(&reader, sst.level, &mut values)?;
-        self.lose(&path, &lost, shown);
-        for (id, lost) in lost_values {
-            let value_path = layout.value(id);
+        for value_path in lost_values.keys().map(|id| layout.value(*id)) {
             // One copy is enough for all SSTs that name it; it is not changed.
             let known = self.report.set_aside.iter().any(|(from, _)| *from == value_path);
             if !known && files.exists(&value_path)? {
                 self.copy_aside(&value_path)?;
             }
-            self.lose(&value_path, &lost, shown);
+        }
+        self.lose(&path, &lost, shown);
+        for (id, lost) in lost_values {
+            self.lose(&layout.value(id), &lost, shown);
         }
         let kept = new.as_ref().map_or(0, |new| new.properties.entries);
         self.did(format_args!("{}: {kept} records kept in a new SST", path.display()));
@@ -288,10 +376,12 @@ impl Repair<'_> {
         let id = self.next_id;
         self.next_id += 1;
         let path = self.layout.sst(id);
-        self.rewrite_as(id, &path, reader, level, values).inspect_err(|_| {
+        let rewritten = self.rewrite_as(id, &path, reader, level, values).inspect_err(|_| {
             // On a full disk each try would leave more of it.
             let _ = self.files().remove(&path);
-        })
+        })?;
+        self.unnamed.extend(rewritten.new.as_ref().map(|new| new.id));
+        Ok(rewritten)
     }
 
     fn rewrite_as(

@@ -12,7 +12,9 @@ use tepui_engine::ErrorKind;
 use tepui_engine::backup::BackupId;
 use tepui_engine::cell::{RowBatch, RowRange};
 use tepui_engine::db::Engine;
-use tepui_engine::io::{CrashMode, Env, Files, ManualClock, MemoryFiles, SeededRng};
+use tepui_engine::io::{
+    CrashMode, Env, Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles, SeededRng,
+};
 use tepui_engine::manifest::{MetaChange, MetaExpect};
 use tepui_engine::offline::{
     self, CatalogEntry, CheckReport, RepairOptions, RepairReport, TableBackup, TableTablets,
@@ -343,7 +345,6 @@ fn a_damaged_footer_of_a_value_file_costs_nothing() {
 
 #[test]
 fn what_an_interrupted_repair_had_begun_of_a_value_file_goes_with_the_next() {
-    use tepui_engine::io::{Fault, FaultFiles, FaultOp};
     for mended in [false, true] {
         let place = place();
         let path = largest_value_file(&place);
@@ -879,7 +880,6 @@ fn a_directory_in_use_or_of_something_else_is_refused() {
 
 #[test]
 fn who_may_only_read_a_directory_can_check_it_and_ask_what_a_repair_would_do() {
-    use tepui_engine::io::{Fault, FaultFiles, FaultOp};
     let place = place();
     flip(&place.files, &files_in(&place.files, "sst")[0], 10);
     let read_only = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
@@ -926,7 +926,6 @@ fn assert_kept(
 
 #[test]
 fn an_interrupted_repair_can_be_run_again() {
-    use tepui_engine::io::{Fault, FaultFiles, FaultOp};
     let ops = [
         FaultOp::Create,
         FaultOp::Append,
@@ -964,7 +963,6 @@ fn an_interrupted_repair_can_be_run_again() {
 
 #[test]
 fn a_repair_that_fails_before_it_has_changed_anything_keeps_no_server_away() {
-    use tepui_engine::io::{Fault, FaultFiles, FaultOp};
     let place = place();
     flip(&place.files, &files_in(&place.files, "sst").remove(0), 100);
     let before = contents(&place.files);
@@ -981,7 +979,6 @@ fn a_repair_that_fails_before_it_has_changed_anything_keeps_no_server_away() {
 
 #[test]
 fn a_repair_that_finds_the_disk_full_leaves_nothing_half_written() {
-    use tepui_engine::io::{Fault, FaultFiles, FaultOp};
     for (at, damaged) in [("/data/sst", "sst"), ("/data/lost", "meta")] {
         let place = place();
         let damaged = files_in(&place.files, damaged).remove(0);
@@ -1009,9 +1006,67 @@ fn a_repair_that_finds_the_disk_full_leaves_nothing_half_written() {
     }
 }
 
+/// Repairs over a file system that fails.
+fn repair_over(place: &Place, faulty: FaultFiles) -> tepui_engine::Result<RepairReport> {
+    let mut environment = environment(&place.files);
+    environment.files = Arc::new(faulty);
+    let catalog: offline::CatalogReader<'_> = &read_catalog;
+    let options = RepairOptions::default();
+    offline::repair(&environment, dir(), Some(catalog), options, &mut |_, _| {})
+}
+
+#[test]
+fn a_repair_that_finds_the_disk_full_goes_on_with_the_next_run_where_it_was() {
+    let place = place();
+    let ssts = files_in(&place.files, "sst");
+    for path in &ssts {
+        flip(&place.files, path, 10);
+    }
+    let before = contents(&place.files);
+    let mut told = RepairReport::default();
+    for run in 1.. {
+        let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
+        // Each run has room for one SST.
+        let full = Fault::new(FaultOp::Create).on_path("/data/sst/").nth(2);
+        faulty.inject(full.kind(ErrorKind::NoSpace));
+        let report = repair_over(&place, faulty).unwrap();
+        told.lost_rows.extend(report.lost_rows.clone());
+        if report.opens() {
+            break;
+        }
+        assert_eq!(report.stopped.unwrap().kind(), ErrorKind::NoSpace);
+        assert!(run < ssts.len(), "run {run} of {} SSTs", ssts.len());
+        assert_eq!(files_in(&place.files, "sst").len(), ssts.len() + run);
+    }
+    assert_kept(&before, &[], &place.files, "in the end");
+    assert_rows(&place, &told, "a run for each SST");
+}
+
+#[test]
+fn a_repair_that_stops_at_the_same_place_again_takes_no_more_of_the_disk() {
+    let place = place();
+    let path = largest_value_file(&place);
+    flip(&place.files, &path, "value 2 of 120".len() + 12);
+    let mut left = None;
+    for run in 0..3 {
+        let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
+        let full = Fault::new(FaultOp::Create).on_path("MANIFEST");
+        faulty.inject(full.kind(ErrorKind::NoSpace).sticky());
+        let report = repair_over(&place, faulty).unwrap();
+        assert_eq!(report.stopped.unwrap().kind(), ErrorKind::NoSpace);
+        assert_eq!(files_in(&place.files, "lost/values").len(), 1, "run {run}");
+        let now = contents(&place.files);
+        assert!(left.is_none_or(|left| left == now), "run {run}");
+        left = Some(now);
+    }
+    let report = repair(&place.files, false);
+    assert!(report.opens(), "{report:#?}");
+    assert_eq!(report.lost_rows.len(), 1, "{:?}", report.lost_rows);
+    assert_eq!(files_in(&place.files, "lost/values").len(), 1);
+}
+
 #[test]
 fn a_repair_believes_the_device_and_not_what_a_failed_sync_left_in_memory() {
-    use tepui_engine::io::{Fault, FaultFiles, FaultOp};
     let place = place();
     let faults = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
     let mut environment = environment(&place.files);
@@ -1040,7 +1095,6 @@ fn a_repair_believes_the_device_and_not_what_a_failed_sync_left_in_memory() {
 
 #[test]
 fn what_a_catalog_forgot_in_an_interrupted_repair_is_set_aside_by_the_next() {
-    use tepui_engine::io::{Fault, FaultFiles, FaultOp};
     for tablets_too in [false, true] {
         let place = place();
         let path = files_in(&place.files, "meta").remove(0);
@@ -1148,7 +1202,6 @@ fn what_an_entry_that_cannot_be_read_may_name_is_left() {
 
 #[test]
 fn what_the_device_does_not_read_is_not_taken_for_lost() {
-    use tepui_engine::io::{Fault, FaultFiles, FaultOp};
     let repair_over = |place: &Place, fault: Option<Fault>| {
         let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
         if let Some(fault) = fault {
@@ -1206,7 +1259,6 @@ fn what_the_device_does_not_read_is_not_taken_for_lost() {
 
 #[test]
 fn a_check_that_lacks_open_files_says_so_and_names_no_damage() {
-    use tepui_engine::io::{Fault, FaultFiles, FaultOp};
     for dir_of in ["/data/sst/", "/data/values/", "MANIFEST"] {
         let place = place();
         let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
@@ -1230,7 +1282,6 @@ fn a_check_that_lacks_open_files_says_so_and_names_no_damage() {
 
 #[test]
 fn a_file_that_belongs_to_somebody_else_is_no_damage_and_the_owner_is_what_to_change() {
-    use tepui_engine::io::{Fault, FaultFiles, FaultOp};
     for (op, path) in [
         (FaultOp::Open, "/data/sst/"),
         (FaultOp::Open, "/data/values/"),
