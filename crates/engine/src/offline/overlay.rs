@@ -4,15 +4,19 @@
 //! ```text
 //! name ──► changed? ── gone ──────────► there is no such file
 //!             │  └──── written ───────► in memory
-//!             │  └──── moved ─────────► below, under its old name
+//!             │  └──── moved, copied ─► below, under its old name
+//!             │        or cut
 //!             no ─────────────────────► below
 //! ```
 //!
-//! What is written is held in memory until the overlay goes.
+//! What is written is held in memory until the overlay goes. Of what is moved, copied or cut nothing is: the files below do not
+//! change meanwhile.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
 
 use crate::error::{Error, Result};
 use crate::io::{
@@ -24,8 +28,8 @@ use crate::io::{
 enum Place {
     Gone,
     Written,
-    /// Below, under this name.
-    Moved(PathBuf),
+    /// Below, under this name; where it was cut, up to this length.
+    Below(PathBuf, Option<u64>),
 }
 
 /// The overlay.
@@ -59,6 +63,33 @@ impl OverlayFiles {
         Path::new("/").join(path)
     }
 
+    /// Opens a file, one below with `open`.
+    fn open_with(
+        &self,
+        path: &Path,
+        open: impl Fn(&Path) -> Result<Arc<dyn RandomFile>>,
+    ) -> Result<Arc<dyn RandomFile>> {
+        match self.place(path) {
+            Some(Place::Gone) => Err(Self::missing("open", path)),
+            Some(Place::Written) => self.written.open(&Self::inside(path)),
+            Some(Place::Below(from, None)) => open(&from),
+            Some(Place::Below(from, Some(len))) => Ok(Arc::new(Cut { file: open(&from)?, len })),
+            None => open(path),
+        }
+    }
+
+    /// Copies a file to a name that is free, without reading it; whether it could, as one that lies below.
+    pub(super) fn copy_below(&self, from: &Path, to: &Path) -> Result<bool> {
+        let place = match self.place(from) {
+            Some(Place::Written) => return Ok(false),
+            Some(below @ Place::Below(..)) => below,
+            None if self.below.exists(from)? => Place::Below(from.to_path_buf(), None),
+            Some(Place::Gone) | None => return Err(Self::missing("copy", from)),
+        };
+        self.set(to, place);
+        Ok(true)
+    }
+
     fn missing(what: &str, path: &Path) -> Error {
         let kind = std::io::ErrorKind::NotFound;
         Error::io(format_args!("{what} {}", path.display()), &kind.into())
@@ -81,28 +112,15 @@ impl Files for OverlayFiles {
     }
 
     fn open(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
-        match self.place(path) {
-            Some(Place::Gone) => Err(Self::missing("open", path)),
-            Some(Place::Written) => self.written.open(&Self::inside(path)),
-            Some(Place::Moved(from)) => self.below.open(&from),
-            None => self.below.open(path),
-        }
+        self.open_with(path, |path| self.below.open(path))
     }
 
     fn open_immutable(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
-        match self.place(path) {
-            Some(Place::Moved(from)) => self.below.open_immutable(&from),
-            None => self.below.open_immutable(path),
-            Some(_) => self.open(path),
-        }
+        self.open_with(path, |path| self.below.open_immutable(path))
     }
 
     fn open_left(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
-        match self.place(path) {
-            Some(Place::Moved(from)) => self.below.open_left(&from),
-            None => self.below.open_left(path),
-            Some(_) => self.open(path),
-        }
+        self.open_with(path, |path| self.below.open_left(path))
     }
 
     fn metrics(&self) -> Option<Arc<IoMetrics>> {
@@ -110,13 +128,16 @@ impl Files for OverlayFiles {
     }
 
     fn truncate(&self, path: &Path, len: u64) -> Result<()> {
-        if !matches!(self.place(path), Some(Place::Written)) {
-            let file = self.open(path)?;
-            let bytes = file.read_at(0, file.len()?.min(len) as usize)?;
-            self.written.put_contents(&Self::inside(path), bytes.to_vec());
-            self.set(path, Place::Written);
+        if matches!(self.place(path), Some(Place::Written)) {
+            return self.written.truncate(&Self::inside(path), len);
         }
-        self.written.truncate(&Self::inside(path), len)
+        let len = self.open(path)?.len()?.min(len);
+        let from = match self.place(path) {
+            Some(Place::Below(from, _)) => from,
+            _ => path.to_path_buf(),
+        };
+        self.set(path, Place::Below(from, Some(len)));
+        Ok(())
     }
 
     fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
@@ -168,8 +189,8 @@ impl Files for OverlayFiles {
                 self.written.rename(&Self::inside(from), &inside)?;
                 Place::Written
             }
-            Some(moved @ Place::Moved(_)) => moved,
-            None => Place::Moved(from.to_path_buf()),
+            Some(below @ Place::Below(..)) => below,
+            None => Place::Below(from.to_path_buf(), None),
         };
         self.set(to, place);
         self.set(from, Place::Gone);
@@ -205,6 +226,34 @@ impl Files for OverlayFiles {
     }
 }
 
+/// The beginning of a file.
+#[derive(Debug)]
+struct Cut {
+    file: Arc<dyn RandomFile>,
+    len: u64,
+}
+
+impl RandomFile for Cut {
+    fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    fn len(&self) -> Result<u64> {
+        Ok(self.len)
+    }
+
+    fn read_at(&self, offset: u64, len: usize) -> Result<Bytes> {
+        if offset.saturating_add(len as u64) > self.len {
+            return Err(Error::corruption(self.path().display(), offset, "the file is shorter"));
+        }
+        self.file.read_at(offset, len)
+    }
+
+    fn try_read_at(&self, _offset: u64, _len: usize) -> Option<Result<Bytes>> {
+        None
+    }
+}
+
 /// A directory here: what is written in it is kept nowhere.
 #[derive(Debug)]
 struct NothingToSync;
@@ -217,7 +266,10 @@ impl Directory for NothingToSync {
 
 #[cfg(test)]
 mod tests {
+    use super::super::repair::Repair;
     use super::*;
+    use crate::io::{Env, InlineIo, ManualClock, SeededRng, ThreadSpawner};
+    use crate::layout::Layout;
 
     fn below() -> Arc<MemoryFiles> {
         let files = MemoryFiles::new();
@@ -253,5 +305,41 @@ mod tests {
         files.create(&at("a")).unwrap().append(b"x").unwrap();
         assert_eq!(files.open(&at("a")).unwrap().read_at(0, 1).unwrap(), "x");
         assert_eq!(names(below.as_ref()), before);
+    }
+
+    #[test]
+    fn of_what_is_set_aside_or_cut_a_dry_run_holds_nothing_in_memory() {
+        let below = below();
+        let overlay = Arc::new(OverlayFiles::new(Arc::clone(&below) as Arc<dyn Files>));
+        let env = Env {
+            files: Arc::clone(&overlay) as Arc<dyn Files>,
+            io: Arc::new(InlineIo),
+            clock: Arc::new(ManualClock::new(0)),
+            rng: Arc::new(SeededRng::new(1)),
+            spawner: Arc::new(ThreadSpawner),
+        };
+        let layout = Layout::new(Path::new("/d"));
+        let mut repair = Repair::new(env, &layout, None, Some(Arc::clone(&overlay)));
+        let at = |name: &str| Path::new("/d").join(name);
+        repair.copy_aside(&at("a")).unwrap();
+        overlay.truncate(&at("a"), 2).unwrap();
+        repair.copy_aside(&at("a")).unwrap();
+        overlay.remove(&at("a")).unwrap();
+        for (name, bytes) in [("lost/a", "aaa"), ("lost/a.1", "aa")] {
+            let file = overlay.open(&at(name)).unwrap();
+            assert_eq!(file.len().unwrap(), bytes.len() as u64);
+            assert_eq!(file.read_at(0, bytes.len()).unwrap(), bytes);
+            assert!(file.read_at(1, bytes.len()).is_err(), "{name}");
+        }
+        let held = |dir: &str| {
+            let entries = overlay.written.list(Path::new(dir)).unwrap_or_default();
+            entries.iter().filter(|entry| !entry.is_dir).count()
+        };
+        assert_eq!(held("/d") + held("/d/lost"), 0);
+        // What was written is copied as it is.
+        overlay.create(&at("new")).unwrap().append(b"12345").unwrap();
+        repair.copy_aside(&at("new")).unwrap();
+        overlay.truncate(&at("new"), 1).unwrap();
+        assert_eq!(overlay.open(&at("lost/new")).unwrap().read_at(0, 5).unwrap(), "12345");
     }
 }

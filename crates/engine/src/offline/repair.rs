@@ -57,7 +57,7 @@ const LOST_NAMES_MAX: u32 = 1000;
 /// How to repair.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RepairOptions {
-    /// Change nothing; say what would be done. New SSTs are held in memory meanwhile.
+    /// Change nothing; say what would be done. What would be written anew is held in memory meanwhile.
     pub dry_run: bool,
 }
 
@@ -159,6 +159,8 @@ pub(super) struct Repair<'a> {
     pub(super) forgot: bool,
     /// SSTs that it has written and nothing names yet.
     pub(super) unnamed: BTreeSet<FileId>,
+    /// The files of a dry run.
+    overlay: Option<Arc<OverlayFiles>>,
 }
 
 /// Repairs the directory. Blocks. `Locked` while a server uses it; `InvalidArgument` where a file was written by
@@ -183,8 +185,9 @@ fn repair_locked(
     progress: Progress<'_>,
 ) -> Result<RepairReport> {
     let mut env = env.clone();
-    if options.dry_run {
-        env.files = Arc::new(OverlayFiles::new(Arc::clone(&env.files)));
+    let overlay = options.dry_run.then(|| Arc::new(OverlayFiles::new(Arc::clone(&env.files))));
+    if let Some(overlay) = &overlay {
+        env.files = Arc::clone(overlay) as Arc<dyn Files>;
     }
     let before = check_locked(&env, layout, catalog, progress).map_err(advised)?;
     if let Some(finding) = before.newer_version() {
@@ -194,10 +197,8 @@ fn repair_locked(
     if let Some(finding) = before.damage.iter().find(|finding| !is_damage(&finding.error)) {
         return Err(advised(finding.error.clone()));
     }
-    let report = RepairReport { before, ..RepairReport::default() };
-    let unnamed = BTreeSet::new();
-    let mut repair =
-        Repair { env, layout, catalog, report, next_id: 0, forgot: false, unnamed };
+    let mut repair = Repair::new(env, layout, catalog, overlay);
+    repair.report.before = before;
     repair.remove_unfinished_values()?;
     let before = &repair.report.before;
     let is_wanted = !before.is_whole() || !before.unnamed.is_empty();
@@ -256,6 +257,18 @@ fn advised(error: Error) -> Error {
          before a server is started{then}"
     );
     Error::new(error.kind(), text)
+}
+
+impl<'a> Repair<'a> {
+    pub(super) fn new(
+        env: Env,
+        layout: &'a Layout,
+        catalog: Option<CatalogReader<'a>>,
+        overlay: Option<Arc<OverlayFiles>>,
+    ) -> Self {
+        let (report, unnamed) = (RepairReport::default(), BTreeSet::new());
+        Self { env, layout, catalog, report, next_id: 0, forgot: false, unnamed, overlay }
+    }
 }
 
 impl Repair<'_> {
@@ -541,7 +554,7 @@ impl Repair<'_> {
             files.remove(&partial)?;
         }
         // Under its name it is whole, whatever ends this before.
-        copy(files, path, &partial).and_then(|()| files.rename(&partial, &target)).inspect_err(
+        self.copy(path, &partial).and_then(|()| files.rename(&partial, &target)).inspect_err(
             |_| {
                 let _ = files.remove(&partial);
             },
@@ -551,6 +564,14 @@ impl Repair<'_> {
         }
         self.report.set_aside.push((path.to_path_buf(), target));
         Ok(())
+    }
+
+    /// Writes a copy of a file, durably but for its name. A dry run notes where its bytes are.
+    fn copy(&self, from: &Path, to: &Path) -> Result<()> {
+        match &self.overlay {
+            Some(overlay) if overlay.copy_below(from, to)? => Ok(()),
+            _ => copy(self.env.files.as_ref(), from, to),
+        }
     }
 
     /// Removes a file of which there is a copy in `lost/`.
