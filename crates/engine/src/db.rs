@@ -296,6 +296,7 @@ impl Engine {
             .collect();
         let end = || {
             check_versions(tablets.values())?;
+            core.changes.keep_list(&core)?;
             // A start that is refused has removed nothing: what nothing names may be all that is left of what is damaged.
             let files = core.env.files.as_ref();
             for id in &unfinished {

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use crate::backup::BackupList;
 use crate::cell::RowRange;
 use crate::changes::file::{MAGIC as CHANGES_MAGIC, OpenChangeFile};
+use crate::changes::present as changes_present;
 use crate::io::{Files, MemoryFiles};
 use crate::log::record::{Magic, Salvage, Tail, first_image};
 use crate::log::segment::{MAGIC, SegmentReader, segment_name};
@@ -105,9 +106,15 @@ pub fn log_batch(data: &[u8]) {
     let _ = decode_batch(Bytes::copy_from_slice(data));
 }
 
-/// A change file, and any record of one.
+/// A change file, and any record of one; and the list of them.
 pub fn change_file(data: &[u8]) {
     crate::changes::file::fuzz(data);
+    for bytes in
+        [data.to_vec(), first_image(changes_present::MAGIC, changes_present::FILE_ID, data)]
+    {
+        let (files, _) = disk(changes_present::NAME, bytes);
+        let _ = changes_present::missing(&*files, Path::new(DIR));
+    }
     let behind = [&first_image(CHANGES_MAGIC, ID, data)[..], data].concat();
     for bytes in [data.to_vec(), first_image(CHANGES_MAGIC, ID, data), behind] {
         let (files, path) = disk("1.chg", bytes);

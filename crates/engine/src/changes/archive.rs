@@ -53,7 +53,7 @@ impl ChangeLog {
         unread: &Cell<bool>,
     ) -> Result<()> {
         if self.files().iter().any(|file| file.segment == segment.id) {
-            return Ok(());
+            return self.keep_list(core);
         }
         let files = core.env.files.as_ref();
         let unfinished = self.dir.join(format!("{:016x}{UNFINISHED}", segment.id));
@@ -88,7 +88,8 @@ impl ChangeLog {
                 let mut known = self.files();
                 let at = known.partition_point(|known| known.segment < file.segment);
                 known.insert(at, Arc::new(file));
-                Ok(())
+                drop(known);
+                self.keep_list(core)
             }
             Ok(None) => files.remove(&unfinished),
             Err(error) => {

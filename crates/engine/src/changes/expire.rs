@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::file::ChangeFile;
+use super::horizon::Horizons;
 use super::{ChangeLog, GRACE_MICROS, commit_micros};
 use crate::cell::Seq;
 use crate::core::Core;
@@ -96,7 +97,11 @@ impl ChangeLog {
         retention: &dyn Fn(Option<u64>) -> u64,
     ) -> Result<(u64, bool)> {
         let files = core.env.files.as_ref();
-        self.horizons.retain(files, &self.dir, |tablet| retention(Some(tablet)) > 0)?;
+        let forgotten = self.horizons.forget(|tablet| retention(Some(tablet)) > 0);
+        if !forgotten.is_empty() {
+            self.keep_list(core)?;
+            Horizons::remove(files, &self.dir, &forgotten)?;
+        }
         let known = self.files().clone();
         let all_bytes: u64 = known.iter().map(|file| file.bytes).sum();
         let Found { over: mut given_up, needed, unknown, refused } =
@@ -129,6 +134,7 @@ impl ChangeLog {
             }
         }
         self.horizons.raise(files, &self.dir, &horizons, || core.sync_dir(&self.dir))?;
+        let gone = self.unlist(core, &given_up.iter().map(|file| file.segment).collect())?;
         if dropped_bytes > 0 {
             self.dropped_bytes.fetch_add(dropped_bytes, Ordering::Relaxed);
             tracing::warn!(
@@ -139,10 +145,8 @@ impl ChangeLog {
                  retention period is over, and streams that were to read them fail"
             );
         }
-        let segments: HashSet<u64> = given_up.iter().map(|file| file.segment).collect();
-        let gone = |file: &mut Arc<ChangeFile>| segments.contains(&file.segment);
         // Where a crash brings a file back, before its removal is durable, it is given up again.
-        for file in self.files().extract_if(.., gone) {
+        for file in gone {
             core.store.remove_later(self.dir.join(file.name()), file.bytes);
         }
         Ok((all_bytes - bytes, more))
@@ -314,8 +318,11 @@ mod tests {
         // What cannot be read may be of this one, and the rest is nobody's.
         engine.create_tablet(RowRange::all()).unwrap().keep_changes(Some(DAY));
         let names = || -> Vec<String> {
-            let entries = files.list(Path::new("/data/changes")).unwrap();
-            entries.into_iter().map(|entry| entry.name).collect()
+            let entries = files.list(Path::new("/data/changes")).unwrap().into_iter();
+            entries
+                .map(|entry| entry.name)
+                .filter(|name| name.strip_suffix(".chg").is_some())
+                .collect()
         };
         let (last, damaged) =
             names().split_last().map(|(l, rest)| (l.clone(), rest.to_vec())).unwrap();

@@ -24,7 +24,7 @@ use std::sync::OnceLock;
 
 use bytes::Bytes;
 
-use super::Change;
+use super::{Change, present};
 use crate::cell::Seq;
 use crate::codec::{BytesReader, Parsed, put_bytes, put_u64};
 use crate::error::{Error, ErrorKind, Result};
@@ -100,7 +100,12 @@ impl ChangeFile {
 
     /// Its name.
     pub fn name(&self) -> String {
-        format!("{:016x}-{:016x}-{:016x}.chg", self.segment, self.first_seq, self.last_seq)
+        Self::name_of(self.segment, self.first_seq, self.last_seq)
+    }
+
+    /// The name of the file of a segment, with these sequences.
+    pub(super) fn name_of(segment: u64, first_seq: Seq, last_seq: Seq) -> String {
+        format!("{segment:016x}-{first_seq:016x}-{last_seq:016x}.chg")
     }
 
     /// The tablets that it has batches of, where somebody has looked: [`Self::tablets`] does not block then.
@@ -374,6 +379,9 @@ pub(crate) fn list(files: &dyn Files, dir: &Path) -> Result<(Vec<ChangeFile>, Ve
         Err(error) => return Err(error),
     };
     for entry in entries.into_iter().filter(|entry| !entry.is_dir) {
+        if entry.name == present::NAME {
+            continue;
+        }
         if entry.name.ends_with(UNFINISHED) {
             unfinished.push(dir.join(&entry.name));
         } else if let Some(file) = ChangeFile::of_entry(&entry.name, entry.len) {

@@ -28,12 +28,12 @@ pub(crate) fn horizon_name(seq: Seq) -> String {
 }
 
 /// The same of one tablet.
-fn horizon_name_of(tablet: u64, seq: Seq) -> String {
+pub(super) fn horizon_name_of(tablet: u64, seq: Seq) -> String {
     format!("{seq:016x}-{tablet:016x}{HORIZON}")
 }
 
 /// What the name of a file says: up to where, and of which tablet, if not of all.
-fn parse(name: &str) -> Option<(Seq, Option<u64>)> {
+pub(super) fn parse(name: &str) -> Option<(Seq, Option<u64>)> {
     match name.split_once('-') {
         None => parse_number(name, "", HORIZON).map(|seq| (seq, None)),
         Some((seq, tablet)) => {
@@ -156,19 +156,27 @@ impl Horizons {
         Ok(())
     }
 
-    /// Forgets tablets that keep no changes any more. Blocks.
-    pub(super) fn retain(
-        &self,
-        files: &dyn Files,
-        dir: &Path,
-        keeps: impl Fn(u64) -> bool,
-    ) -> Result<()> {
-        let gone: Vec<(u64, Seq)> =
-            self.lock().of_tablets.extract_if(|tablet, _| !keeps(*tablet)).collect();
-        for (tablet, seq) in gone {
-            remove(files, dir, &horizon_name_of(tablet, seq))?;
-        }
-        Ok(())
+    /// Those that have a file each, in the order of their tablets; that of all (`None`) first.
+    pub(super) fn all(&self) -> Vec<(Seq, Option<u64>)> {
+        let state = self.lock();
+        let of_tablets = state.of_tablets.iter().map(|(tablet, seq)| (*seq, Some(*tablet)));
+        // What says no more than that of all may have none.
+        let mut all: Vec<_> = of_tablets.filter(|(seq, _)| *seq > state.of_all).collect();
+        all.extend((state.of_all > 0).then_some((state.of_all, None)));
+        all.sort_unstable_by_key(|(_, tablet)| *tablet);
+        all
+    }
+
+    /// Forgets tablets that keep no changes any more; the names of their files, which are to be [removed](Self::remove).
+    pub(super) fn forget(&self, keeps: impl Fn(u64) -> bool) -> Vec<String> {
+        let mut state = self.lock();
+        let gone = state.of_tablets.extract_if(|tablet, _| !keeps(*tablet));
+        gone.map(|(tablet, seq)| horizon_name_of(tablet, seq)).collect()
+    }
+
+    /// Removes files of tablets that were forgotten. Blocks.
+    pub(super) fn remove(files: &dyn Files, dir: &Path, names: &[String]) -> Result<()> {
+        names.iter().try_for_each(|name| remove(files, dir, name))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -225,12 +233,16 @@ mod tests {
         assert_eq!([1, 2, 3].map(|tablet| horizons.of(tablet)), [50, 70, 0]);
         let again = Horizons::open(&files, dir).unwrap();
         assert_eq!([1, 2, 3].map(|tablet| again.of(tablet)), [50, 70, 0]);
-        again.retain(&files, dir, |tablet| tablet == 1).unwrap();
+        let all = [(50, Some(1)), (70, Some(2))];
+        assert_eq!((horizons.all(), again.all()), (all.into(), all.into()));
+        let forgotten = again.forget(|tablet| tablet == 1);
+        Horizons::remove(&files, dir, &forgotten).unwrap();
         assert_eq!(names(&files, dir), [horizon_name_of(1, 50)]);
         raise(&again, &[(None, 80), (Some(2), 60), (Some(3), 90)]);
         assert_eq!([1, 2, 3].map(|tablet| again.of(tablet)), [80, 80, 90]);
         let name = horizon_name_of(2, 60);
         assert!(!names(&files, dir).contains(&name), "it says less than that of all");
+        assert_eq!(again.all(), [(80, None), (90, Some(3))]);
     }
 
     #[test]

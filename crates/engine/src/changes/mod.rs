@@ -20,15 +20,17 @@
 //! warning, when those that are left have more than [`change_log_bytes_max`](crate::options::EngineOptions) bytes.
 //! Whatever goes, by its age too, is remembered first as the [horizon](horizon) of its tablets, in the names of empty files beside them: the
 //! wall clock may be wrong, or set right later. A reader whose position is below is told so, and does not miss anything in silence.
+//! Nor does it where a file is lost: a [list](present) beside them tells which there are to be.
 
 mod archive;
 mod expire;
 pub mod file;
 mod horizon;
+pub(crate) mod present;
 mod reader;
 mod tail;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +41,7 @@ use bytes::Bytes;
 use futures::future::{Either, select};
 
 use crate::cell::{Mutation, RowBatch, SEQ_COUNTER_BITS, SEQ_MAX, Seq};
+use crate::core::Core;
 use crate::error::{ErrorKind, Result};
 use crate::io::Files;
 use crate::log::{encode_batch, lock};
@@ -46,6 +49,7 @@ use crate::tablet::{Tablet, TabletId};
 use expire::Expiry;
 use file::ChangeFile;
 use horizon::Horizons;
+use present::{List, Listed};
 use tail::Tail;
 
 pub use crate::log::Source;
@@ -144,6 +148,7 @@ pub(crate) struct ChangeLog {
     files: Mutex<Vec<Arc<ChangeFile>>>,
     /// Of positions below, not all changes are here any more.
     horizons: Horizons,
+    list: Mutex<List>,
     written_bytes: AtomicU64,
     dropped_bytes: AtomicU64,
     expiry: Mutex<Expiry>,
@@ -155,9 +160,13 @@ pub(crate) struct ChangeLog {
 }
 
 impl ChangeLog {
-    /// Opens the history in a directory, creating it if needed; removes what was never completed. Blocks.
+    /// Opens the history in a directory, creating it if needed; removes what was never completed. `Corruption` where a file is missing, and
+    /// nothing is removed. Blocks.
     pub(crate) fn open(files: &dyn Files, dir: &Path, bytes_max: u64) -> Result<Self> {
         files.create_dir_all(dir)?;
+        if let Some(missing) = present::missing(files, dir)?.first() {
+            return Err(missing.error());
+        }
         let (found, unfinished) = file::list(files, dir)?;
         for path in unfinished {
             files.remove(&path)?;
@@ -170,6 +179,7 @@ impl ChangeLog {
             tail: Tail::new(CHANGE_TAIL_BYTES_MAX),
             files: Mutex::new(found.into_iter().map(Arc::new).collect()),
             horizons: Horizons::open(files, dir)?,
+            list: Mutex::default(),
             written_bytes: AtomicU64::new(0),
             dropped_bytes: AtomicU64::new(0),
             expiry: Mutex::default(),
@@ -177,6 +187,33 @@ impl ChangeLog {
             unreadable: Mutex::default(),
             fencing: Mutex::new(()),
         })
+    }
+
+    /// Lists what there is, so that it is missed where it is not. Blocks.
+    pub(crate) fn keep_list(&self, core: &Core) -> Result<()> {
+        self.write_list(core, &mut lock(&self.list), &HashSet::new())
+    }
+
+    /// Takes the files of these segments out of the list and returns them: they are to be removed. Blocks.
+    fn unlist(&self, core: &Core, segments: &HashSet<u64>) -> Result<Vec<Arc<ChangeFile>>> {
+        // Locked meanwhile, so that nobody lists them again.
+        let mut list = lock(&self.list);
+        self.write_list(core, &mut list, segments)?;
+        Ok(self.files().extract_if(.., |file| segments.contains(&file.segment)).collect())
+    }
+
+    /// Lists what there is but the files of these segments.
+    fn write_list(&self, core: &Core, list: &mut List, without: &HashSet<u64>) -> Result<()> {
+        let listed = {
+            let files = self.files();
+            let newest = files.iter().rev().filter(|file| !without.contains(&file.segment));
+            let newest = newest.take(present::FILES_MAX);
+            let mut files: Vec<_> =
+                newest.map(|file| (file.segment, file.first_seq, file.last_seq)).collect();
+            files.reverse();
+            Listed { files, horizons: self.horizons.all() }
+        };
+        list.keep(core.env.files.as_ref(), &self.dir, &listed, || core.sync_dir(&self.dir))
     }
 
     /// The greatest segment and the greatest sequence that a change file has something of; zeros for none.

@@ -1,12 +1,14 @@
 //! Change files, checked and repaired: every block verifies, is decoded, and is what the index and the name say.
 
 use std::fmt;
+use std::path::Path;
 
 use super::repair::{Repair, is_damage};
 use super::{CheckReport, Finding};
 use crate::cell::Seq;
 use crate::changes::file::{self, ChangeFile, OpenChangeFile};
-use crate::changes::{horizon_name, position_before};
+use crate::changes::present::Missing;
+use crate::changes::{horizon_name, position_before, present};
 use crate::error::{Error, Result};
 use crate::io::Files;
 use crate::layout::Layout;
@@ -29,6 +31,13 @@ pub(super) fn check(
             &path,
             "was never completed, or was written again; a start removes it",
         ));
+    }
+    match present::missing(files, &dir) {
+        Ok(missing) => {
+            let found = missing.iter().map(|missing| Finding::new(&missing.path, missing.error()));
+            report.damage.extend(found);
+        }
+        Err(error) => report.damage.push(Finding::new(&dir.join(present::NAME), error)),
     }
     let mut done = 0;
     for file in found {
@@ -64,9 +73,11 @@ fn verify(files: &dyn Files, layout: &Layout, file: &ChangeFile) -> Result<()> {
 }
 
 impl Repair<'_> {
-    /// Sets damaged change files aside. What they held is still in the tables; only streams of changes miss it, and are told.
+    /// Sets damaged change files aside, and goes on without those that are missing. What they held is still in the tables; only streams of
+    /// changes miss it, and are told.
     pub(super) fn changes(&mut self) -> Result<()> {
         let (files, dir) = (self.files(), self.layout.changes());
+        self.missing_changes()?;
         for file in file::list(files.as_ref(), &dir)?.0 {
             match verify(files.as_ref(), self.layout, &file) {
                 Ok(()) => continue,
@@ -81,6 +92,40 @@ impl Repair<'_> {
                 "{}: changes that streams may still have wanted; those that were to read them are told to begin anew",
                 path.display()
             ));
+        }
+        Ok(())
+    }
+
+    /// The list of what there is to be: what is missing is told to streams, and one that cannot be read is set aside; the next start
+    /// writes another.
+    fn missing_changes(&mut self) -> Result<()> {
+        let (files, dir) = (self.files(), self.layout.changes());
+        let missing = match present::missing(files.as_ref(), &dir) {
+            Ok(missing) => missing,
+            Err(error) if !is_damage(&error) => return Err(error),
+            Err(_) => {
+                let list = dir.join(present::NAME);
+                self.move_aside(&list)?;
+                self.report.lost.push(format!(
+                    "{}: which change files there were: where one is missing, streams that were to read it are not told",
+                    list.display()
+                ));
+                return Ok(());
+            }
+        };
+        for Missing { path, seq, had_changes } in missing {
+            if had_changes {
+                self.raise_horizon(seq)?;
+                self.report.lost.push(format!(
+                    "{}: the file is missing: changes that streams may still have wanted; those that were to read them are told to \
+                     begin anew",
+                    path.display()
+                ));
+            } else {
+                // It is empty: its name is all that it said.
+                self.make_horizon(&path)?;
+                self.did(format_args!("{}: made again", path.display()));
+            }
         }
         Ok(())
     }
@@ -119,11 +164,14 @@ impl Repair<'_> {
 
     /// Durably says that changes up to `seq` are not here any more. Of several that say so, the furthest counts.
     fn raise_horizon(&self, seq: Seq) -> Result<()> {
-        let (files, dir) = (self.env.files.as_ref(), self.layout.changes());
-        let horizon = dir.join(horizon_name(seq));
-        if !files.exists(&horizon)? {
-            files.create(&horizon)?.sync()?;
+        self.make_horizon(&self.layout.changes().join(horizon_name(seq)))
+    }
+
+    fn make_horizon(&self, path: &Path) -> Result<()> {
+        let files = self.env.files.as_ref();
+        if !files.exists(path)? {
+            files.create(path)?.sync()?;
         }
-        files.sync_dir(&dir)
+        files.sync_dir(&self.layout.changes())
     }
 }

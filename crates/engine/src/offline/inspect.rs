@@ -19,6 +19,7 @@ use crate::backup::{BACKUP_MAGIC, BackupList};
 use crate::cache::{BlockCache, QuickBlockCache};
 use crate::cell::{KeyView, Kind, Mutation};
 use crate::changes::file::{MAGIC as CHANGES_MAGIC, OpenChangeFile};
+use crate::changes::present::{self as changes_present, Listed};
 use crate::changes::{Change, Source};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
@@ -96,6 +97,13 @@ pub enum Line {
         offset: u64,
         /// Their numbers, as in the names of their files.
         segments: Vec<String>,
+    },
+    /// A list of change files, and of files that say up to where there are none any more.
+    Changes {
+        /// Where the record starts.
+        offset: u64,
+        /// Their names.
+        names: Vec<String>,
     },
     /// A record that says only how much of the file was synced.
     Marker {
@@ -435,7 +443,7 @@ pub fn value_file(files: &dyn Files, path: &Path, on: OnLine<'_>) -> Result<bool
     Ok(false)
 }
 
-/// A segment of the log, the list of them, or a change file, whichever it is. Returns whether all of it verifies; a torn tail of a
+/// A segment of the log, a change file, or a list of either, whichever it is. Returns whether all of it verifies; a torn tail of a
 /// segment is no damage.
 pub fn log(files: &dyn Files, path: &Path, on: OnLine<'_>) -> Result<bool> {
     let file = files.open(path)?;
@@ -445,6 +453,11 @@ pub fn log(files: &dyn Files, path: &Path, on: OnLine<'_>) -> Result<bool> {
     }
     if magic.as_ref() == present::MAGIC {
         return records(files, path, present::MAGIC, "list of segments", on, &mut list_line)?
+            .tell(on);
+    }
+    if magic.as_ref() == changes_present::MAGIC {
+        let magic = changes_present::MAGIC;
+        return records(files, path, magic, "list of change files", on, &mut changes_line)?
             .tell(on);
     }
     let ending = records(files, path, LOG_MAGIC, "log segment", on, &mut log_line)?;
@@ -506,6 +519,13 @@ fn list_line(record: &Record) -> Line {
             Line::Segments { offset, segments: ids.iter().map(|id| format!("{id:016x}")).collect() }
         }
         None => unreadable(record, &Error::new(ErrorKind::Corruption, "no list of segments")),
+    }
+}
+
+fn changes_line(record: &Record) -> Line {
+    match Listed::decode(record.payload.clone()) {
+        Ok(listed) => Line::Changes { offset: record.offset, names: listed.names() },
+        Err(what) => unreadable(record, &what.into()),
     }
 }
 

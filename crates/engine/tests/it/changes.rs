@@ -354,6 +354,12 @@ pub(crate) fn fill(kept: &Kept, count: u64) -> Vec<Change> {
     changes
 }
 
+/// The names of the change files in a directory.
+pub(crate) fn change_files(files: &MemoryFiles) -> Vec<String> {
+    let entries = files.list(Path::new("/data/changes")).unwrap().into_iter();
+    entries.map(|entry| entry.name).filter(|name| name.strip_suffix(".chg").is_some()).collect()
+}
+
 #[test]
 fn files_go_when_their_time_is_over_and_old_positions_are_refused() {
     let files = MemoryFiles::new();
@@ -464,7 +470,7 @@ fn a_damaged_change_file_is_found_and_after_its_repair_no_reader_misses_it_in_si
     kept.engine.close().unwrap();
     drop(kept);
     let dir = Path::new("/data/changes");
-    let names: Vec<_> = files.list(dir).unwrap().into_iter().map(|entry| entry.name).collect();
+    let names = change_files(&files);
     let env = || env(Arc::new(files.clone()), Arc::new(ManualClock::new(START_MICROS)), 9);
     let check = || offline::check(&env(), Path::new("/data"), None, &mut |_, _| {}).unwrap();
     let report = check();
@@ -505,6 +511,125 @@ fn a_damaged_change_file_is_found_and_after_its_repair_no_reader_misses_it_in_si
     let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
     assert_eq!(kept.read(begun, 1 << 20).unwrap_err().kind(), ErrorKind::Expired);
     assert_eq!(kept.read(changes[90].last_seq, 1 << 20).unwrap(), changes[91..]);
+}
+
+#[test]
+fn a_missing_file_of_changes_is_found_and_after_its_repair_no_reader_misses_it_in_silence() {
+    let files = MemoryFiles::new();
+    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    fill(&kept, 100);
+    kept.clock.advance_micros(2 * DAY.as_micros() as u64);
+    kept.engine.run_background().unwrap();
+    let (clock, late) = (Arc::clone(&kept.clock), fill(&kept, 100));
+    kept.engine.close().unwrap();
+    drop(kept);
+    let dir = Path::new("/data/changes");
+    let whole = || Arc::new(files.crashed_copy(CrashMode::Strict, &SeededRng::new(1)));
+    let entries = files.list(dir).unwrap().into_iter().map(|entry| entry.name);
+    let names: Vec<_> = entries.filter(|name| !name.contains("LIST")).collect();
+    let horizons = names.iter().filter(|name| name.strip_suffix(".horizon").is_some()).count();
+    assert!(horizons == 1 && names.len() > 5, "{names:?}");
+    for name in names {
+        let files = whole();
+        let env = || env(Arc::clone(&files) as Arc<dyn Files>, Arc::clone(&clock), 9);
+        let check = || offline::check(&env(), Path::new("/data"), None, &mut |_, _| {}).unwrap();
+        assert!(check().is_whole());
+        let path = dir.join(&name);
+        files.remove(&path).unwrap();
+        let report = check();
+        assert!(report.damage.len() == 1 && report.damage[0].file == path, "{name}: {report}");
+        let open = || Kept::open_at(Arc::clone(&files) as _, options(), Arc::clone(&clock));
+        let left = || -> Vec<_> {
+            files.list(dir).unwrap().into_iter().map(|entry| (entry.name, entry.len)).collect()
+        };
+        let before = left();
+        let error = open().err().expect("changes that were acknowledged are gone").to_string();
+        assert!(error.contains(&name) && error.contains("tepui repair"), "{error}");
+        assert_eq!(left(), before, "a start that is refused changes nothing");
+        let repair = |dry_run| {
+            let options = offline::RepairOptions { dry_run };
+            offline::repair(&env(), Path::new("/data"), None, options, &mut |_, _| {}).unwrap()
+        };
+        let (dry, report) = (repair(true), repair(false));
+        assert!(report.opens() && dry.lost == report.lost, "{name}: {report:?}");
+        let is_horizon = name.strip_suffix(".horizon").is_some();
+        assert_eq!(report.lost.iter().any(|lost| lost.contains(&name)), !is_horizon, "{report:?}");
+        // The last sequence in a file of changes.
+        let last = name.strip_suffix(".chg").and_then(|name| name.split('-').nth(2));
+        let last = last.map(|last| u64::from_str_radix(last, 16).unwrap());
+        for _ in 0..2 {
+            let kept = open().unwrap();
+            let expired = |position| kept.read(position, 1 << 20).unwrap_err().kind();
+            assert_eq!(expired(begun), ErrorKind::Expired, "{name}");
+            match last {
+                None => assert_eq!(kept.read(late[0].last_seq, 1 << 20).unwrap(), late[1..]),
+                Some(last) => assert_eq!(expired(last - 1), ErrorKind::Expired, "{name}"),
+            }
+            if let Some(last) = last.filter(|last| *last > late[0].last_seq) {
+                let behind = late.partition_point(|change| change.last_seq <= last);
+                assert_eq!(kept.read(last, 1 << 20).unwrap(), late[behind..], "{name}");
+            }
+            kept.engine.close().unwrap();
+            drop(kept);
+            assert!(check().is_whole());
+        }
+    }
+}
+
+#[test]
+fn a_directory_without_a_list_of_its_change_files_starts_and_gets_one() {
+    let files = MemoryFiles::new();
+    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let changes = fill(&kept, 100);
+    kept.engine.close().unwrap();
+    drop(kept);
+    let dir = Path::new("/data/changes");
+    let names = change_files(&files);
+    // A version that keeps no list takes it for a file that was never completed. What it does with the others is its own.
+    files.remove(&dir.join("LIST.chg.new")).unwrap();
+    files.remove(&dir.join(&names[0])).unwrap();
+    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+    assert!(kept.read(begun, 1 << 20).unwrap().len() < changes.len());
+    kept.engine.close().unwrap();
+    drop(kept);
+    files.remove(&dir.join(&names[1])).unwrap();
+    assert!(Kept::open(Arc::new(files), options()).is_err());
+}
+
+#[test]
+fn a_damaged_list_of_change_files_is_set_aside_and_the_next_start_writes_it() {
+    let files = MemoryFiles::new();
+    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let changes = fill(&kept, 100);
+    kept.engine.close().unwrap();
+    drop(kept);
+    let list = Path::new("/data/changes/LIST.chg.new");
+    let mut names = Vec::new();
+    let mut on = |line| {
+        if let inspect::Line::Changes { names: listed, .. } = line {
+            names = listed;
+        }
+        Ok(())
+    };
+    assert!(inspect::log(&files, list, &mut on).unwrap());
+    assert_eq!(names, change_files(&files));
+    let mut bytes = files.contents(list).unwrap();
+    bytes[60] ^= 4;
+    files.put_contents(list, bytes);
+    let env = || env(Arc::new(files.clone()), Arc::new(ManualClock::new(START_MICROS)), 9);
+    let check = || offline::check(&env(), Path::new("/data"), None, &mut |_, _| {}).unwrap();
+    assert_eq!(check().damage[0].file, list);
+    assert!(Kept::open(Arc::new(files.clone()), options()).is_err());
+    let options_of_repair = offline::RepairOptions::default();
+    let report =
+        offline::repair(&env(), Path::new("/data"), None, options_of_repair, &mut |_, _| {});
+    assert!(report.unwrap().opens() && check().is_whole());
+    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+    assert_eq!(kept.read(begun, 1 << 20).unwrap(), changes);
+    assert!(files.contents(list).is_ok());
 }
 
 #[test]
@@ -590,7 +715,7 @@ fn a_damaged_change_file_goes_in_its_time_and_does_not_keep_those_behind_it() {
     kept.engine.close().unwrap();
     drop(kept);
     let dir = Path::new("/data/changes");
-    let names: Vec<_> = files.list(dir).unwrap().into_iter().map(|entry| entry.name).collect();
+    let names = change_files(&files);
     let first = dir.join(&names[0]);
     let mut bytes = files.contents(&first).unwrap();
     // Of its index: nobody can tell whose changes are in it.

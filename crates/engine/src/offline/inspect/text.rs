@@ -53,6 +53,9 @@ impl fmt::Display for Line {
             Self::Segments { offset, segments } => {
                 write!(f, "{offset:>10}  segments: {}", segments.join(" "))
             }
+            Self::Changes { offset, names } => {
+                write!(f, "{offset:>10}  files: {}", names.join(" "))
+            }
             Self::Opening { offset, previous: 0, .. } => {
                 write!(f, "{offset:>10}  opening: no segment before")
             }
