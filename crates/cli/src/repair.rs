@@ -18,12 +18,16 @@ pub struct Args {
     /// Change nothing; say what would be done
     #[arg(long)]
     dry_run: bool,
+    /// Go on where tablets side by side have lost their manifests: each is empty then, but for what the log has of it
+    #[arg(long)]
+    empty_lost_tablets: bool,
 }
 
 /// Runs the command. A directory that does not open afterwards is an error.
 pub fn run(args: &Args) -> Result<()> {
     let bar = progress("repair");
-    let options = RepairOptions { dry_run: args.dry_run };
+    let options =
+        RepairOptions { dry_run: args.dry_run, empty_lost_tablets: args.empty_lost_tablets };
     let report = offline::repair(
         &env(),
         &args.dir,

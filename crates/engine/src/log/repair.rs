@@ -7,8 +7,11 @@
 //! that is interrupted leaves a log that can be repaired again. Run it while no server uses the
 //! directory.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
 
 use super::batch::{LogRecord, decode_record, encode_opening};
 use super::present;
@@ -141,6 +144,26 @@ pub fn lost(files: &dyn Files, dir: &Path) -> Result<Lost> {
         lost = Lost::After(last_seq);
     }
     Ok(lost)
+}
+
+/// The last row of each tablet in what can be read of the log, by the number of the tablet. Blocks.
+pub fn last_rows(files: &dyn Files, dir: &Path) -> Result<HashMap<u64, Bytes>> {
+    finish_interrupted(files, dir)?;
+    let mut last: HashMap<u64, Bytes> = HashMap::new();
+    for (id, _) in list_segments(files, dir)? {
+        let path = dir.join(segment_name(id));
+        let mut salvage = Salvage::open(files.open_left(&path)?, MAGIC, id)?;
+        while let Some(record) = salvage.next_record()? {
+            if let Some(LogRecord::Batch { tablet, batch, .. }) = readable(&path, &record)? {
+                let known = last.entry(tablet).or_default();
+                if batch.row > *known {
+                    // A copy: what was read may keep megabytes.
+                    *known = Bytes::copy_from_slice(&batch.row);
+                }
+            }
+        }
+    }
+    Ok(last)
 }
 
 /// The segment that a repair left half replaced, if there is one. A log in this state must not be

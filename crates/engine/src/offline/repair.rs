@@ -4,7 +4,8 @@
 //! 1  IDENTITY    rewritten, where the rest is recognisable
 //! 2  meta        every commit that can be read, as a new snapshot
 //! 3  tablets     every edit that can be read and fits, as a new snapshot; a tablet without a readable
-//!                snapshot is recreated empty where its neighbours tell its rows, else left or set aside
+//!                snapshot is recreated empty where its neighbours tell its rows, or where it is asked for; else left or set
+//!                aside
 //! 4  backups     a list that cannot be read is set aside, and an empty one stands in its place
 //! 5  SSTs        every record of readable blocks that has its value, in a new SST in the place of the old
 //! 6  log         every batch that can be read; an empty log in the place of one that is gone
@@ -59,6 +60,8 @@ const LOST_NAMES_MAX: u32 = 1000;
 pub struct RepairOptions {
     /// Change nothing; say what would be done. What would be written anew is held in memory meanwhile.
     pub dry_run: bool,
+    /// Make lost tablets empty that lie side by side, too: where they met is not known, and is made up.
+    pub empty_lost_tablets: bool,
 }
 
 /// Who names an SST.
@@ -159,6 +162,8 @@ pub(super) struct Repair<'a> {
     pub(super) forgot: bool,
     /// SSTs that it has written and nothing names yet.
     pub(super) unnamed: BTreeSet<FileId>,
+    /// Whether lost tablets that lie side by side are made empty.
+    pub(super) empties: bool,
     /// The files of a dry run.
     overlay: Option<Arc<OverlayFiles>>,
 }
@@ -199,6 +204,7 @@ fn repair_locked(
     }
     let mut repair = Repair::new(env, layout, catalog, overlay);
     repair.report.before = before;
+    repair.empties = options.empty_lost_tablets;
     repair.remove_unfinished_values()?;
     let before = &repair.report.before;
     let is_wanted = !before.is_whole() || !before.unnamed.is_empty();
@@ -267,7 +273,8 @@ impl<'a> Repair<'a> {
         overlay: Option<Arc<OverlayFiles>>,
     ) -> Self {
         let (report, unnamed) = (RepairReport::default(), BTreeSet::new());
-        Self { env, layout, catalog, report, next_id: 0, forgot: false, unnamed, overlay }
+        let (next_id, forgot, empties) = (0, false, false);
+        Self { env, layout, catalog, report, next_id, forgot, unnamed, empties, overlay }
     }
 }
 

@@ -5,6 +5,7 @@
 //! then the damaged one refuses to open. So a repair that is interrupted leaves no state of its own.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use super::repair::{Repair, Tablets, is_damage};
 use super::{CatalogEntry, Finding, TableBackup, TableTablets, list_ssts, list_tablets};
 use crate::cell::RowRange;
 use crate::error::{Error, Result};
+use crate::log;
 use crate::manifest::journal::Journal;
 use crate::manifest::{
     MANIFEST_SERIES, META_SERIES, Series, TabletManifest, Version, VersionEdit,
@@ -200,42 +202,78 @@ impl Repair<'_> {
         Ok(tablets)
     }
 
-    /// Recreates tablets of the catalog that are lost, empty, where the tablets beside them tell their rows.
+    /// Recreates tablets of the catalog that are lost, empty, where the tablets beside them tell their rows. Of several side by side
+    /// they tell those of all together: where it is asked for, each gets a part.
     pub(super) fn recreate(
         &mut self,
         tables: &[TableTablets],
         tablets: &mut Tablets,
     ) -> Result<()> {
         for table in tables {
-            for (at, id) in table.tablets.iter().enumerate() {
-                if tablets.get(id).is_some_and(Option::is_some) {
-                    continue;
-                }
-                match gap(table, at, tablets) {
-                    Some(range) => {
-                        let version = self.recreate_empty(*id, &range)?;
-                        self.report.lost.push(format!(
-                            "tablet {:016x} of {}: its manifest; all its rows ({}) but those that \
-                             are still in the log. Which SSTs were its own cannot be told",
-                            id.0,
-                            table.table,
-                            super::check::rows_text(&range.start, &range.end)
-                        ));
-                        tablets.insert(*id, Some(version));
-                    }
-                    None => {
-                        let dir = self.layout.tablet(*id);
-                        let what = format!("tablet of {} is lost", table.table);
-                        let finding = Finding::damage(&dir, what);
-                        let advice = "a tablet beside it is lost too, so its rows are not known: \
-                                      restore the directory from a backup";
-                        self.stays(&finding, advice);
-                        tablets.insert(*id, None);
-                    }
+            let is_lost = |id: &TabletId| !tablets.get(id).is_some_and(Option::is_some);
+            let mut at = 0;
+            let runs: Vec<(usize, Vec<TabletId>)> = table
+                .tablets
+                .chunk_by(|a, b| is_lost(a) == is_lost(b))
+                .map(|run| {
+                    at += run.len();
+                    (at - run.len(), run.to_vec())
+                })
+                .filter(|(_, run)| run.first().is_some_and(is_lost))
+                .collect();
+            for (at, run) in runs {
+                let rows = gap(table, at..at + run.len(), tablets);
+                let rows = match rows {
+                    Some(rows) if run.len() == 1 => Some(vec![rows]),
+                    Some(rows) if self.empties => parts(&rows, &self.last_rows(&run)?),
+                    _ => None,
+                };
+                match rows {
+                    Some(rows) => self.recreate_run(&table.table, &run, &rows, tablets)?,
+                    None => self.leave_run(&table.table, &run, tablets),
                 }
             }
         }
         Ok(())
+    }
+
+    fn recreate_run(
+        &mut self,
+        table: &str,
+        run: &[TabletId],
+        rows: &[RowRange],
+        tablets: &mut Tablets,
+    ) -> Result<()> {
+        for (id, range) in run.iter().zip(rows) {
+            let version = self.recreate_empty(*id, range)?;
+            tablets.insert(*id, Some(version));
+        }
+        let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(()) };
+        let ids: Vec<String> = run.iter().map(|id| format!("{:016x}", id.0)).collect();
+        let whose = if run.len() == 1 { "its own" } else { "theirs" };
+        self.report.lost.push(format!(
+            "tablet {} of {table}: the manifest; all rows ({}) but those that are still in the log. Which SSTs were {whose} cannot be told",
+            ids.join(", "),
+            super::check::rows_text(&first.start, &last.end)
+        ));
+        Ok(())
+    }
+
+    fn leave_run(&mut self, table: &str, run: &[TabletId], tablets: &mut Tablets) {
+        for id in run {
+            let dir = self.layout.tablet(*id);
+            let finding = Finding::damage(&dir, format!("tablet of {table} is lost"));
+            let advice = "a tablet beside it is lost too, so its rows are not known: restore the directory from a backup, or run \
+                          the repair with --empty-lost-tablets, which gives up the rows of both, but those that are still in the log";
+            self.stays(&finding, advice);
+            tablets.insert(*id, None);
+        }
+    }
+
+    /// Of each of these tablets the last row that the log has.
+    fn last_rows(&self, tablets: &[TabletId]) -> Result<Vec<Option<Bytes>>> {
+        let of_all = log::repair::last_rows(self.env.files.as_ref(), &self.layout.log())?;
+        Ok(tablets.iter().map(|id| of_all.get(&id.0).cloned()).collect())
     }
 
     fn recreate_empty(&mut self, id: TabletId, range: &RowRange) -> Result<Version> {
@@ -270,12 +308,12 @@ impl Repair<'_> {
     }
 }
 
-/// The rows of tablet `at` of a table, from the tablets beside it.
-fn gap(table: &TableTablets, at: usize, tablets: &Tablets) -> Option<RowRange> {
+/// The rows of these tablets of a table, from those beside them.
+fn gap(table: &TableTablets, run: Range<usize>, tablets: &Tablets) -> Option<RowRange> {
     let range = |at: usize| -> Option<&RowRange> {
         Some(tablets.get(table.tablets.get(at)?)?.as_ref()?.range())
     };
-    let start = match at.checked_sub(1) {
+    let start = match run.start.checked_sub(1) {
         Some(before) => {
             let end = range(before)?.end.clone();
             // A tablet to the end of all rows has none behind it.
@@ -283,14 +321,30 @@ fn gap(table: &TableTablets, at: usize, tablets: &Tablets) -> Option<RowRange> {
         }
         None => Bytes::new(),
     };
-    let end = if at + 1 < table.tablets.len() {
-        let start = range(at + 1)?.start.clone();
+    let end = if run.end < table.tablets.len() {
+        let start = range(run.end)?.start.clone();
         (!start.is_empty()).then_some(start)?
     } else {
         Bytes::new()
     };
     let range = RowRange { start, end };
     (!range.is_empty()).then_some(range)
+}
+
+/// Parts of `rows` for tablets side by side of which each has had rows up to these, if any: where one of them ended is not known, but not
+/// before the row behind the last that it had, nor before the row behind its first possible one. There each ends, the last one where
+/// all do. So no row that a tablet has had lies in the part of another.
+fn parts(rows: &RowRange, last_rows: &[Option<Bytes>]) -> Option<Vec<RowRange>> {
+    let (_, all_but_last) = last_rows.split_last()?;
+    let mut parts = Vec::with_capacity(last_rows.len());
+    let mut start = rows.start.clone();
+    for last in all_but_last {
+        let last = last.as_ref().map_or(&start, |last| last.max(&start));
+        let end = Bytes::from([last, &[0][..]].concat());
+        parts.push(RowRange { start: std::mem::replace(&mut start, end.clone()), end });
+    }
+    parts.push(RowRange { start, end: rows.end.clone() });
+    parts.iter().all(|part| !part.is_empty()).then_some(parts)
 }
 
 fn bytes_text(ranges: &[std::ops::Range<u64>]) -> String {
@@ -315,14 +369,37 @@ mod tests {
         let with =
             |ranges: [Option<Version>; 3]| -> Tablets { (1..).map(TabletId).zip(ranges).collect() };
         let one = with([range("", "g"), None, range("p", "")]);
-        assert_eq!(gap(&table, 1, &one), Some(RowRange::new("g", "p")));
+        assert_eq!(gap(&table, 1..2, &one), Some(RowRange::new("g", "p")));
         let first = with([None, range("g", "p"), range("p", "")]);
-        assert_eq!(gap(&table, 0, &first), Some(RowRange::new("", "g")));
+        assert_eq!(gap(&table, 0..1, &first), Some(RowRange::new("", "g")));
         let last = with([range("", "g"), range("g", "p"), None]);
-        assert_eq!(gap(&table, 2, &last), Some(RowRange::new("p", "")));
+        assert_eq!(gap(&table, 2..3, &last), Some(RowRange::new("p", "")));
         let two = with([range("", "g"), None, None]);
-        assert_eq!((gap(&table, 1, &two), gap(&table, 2, &two)), (None, None));
+        assert_eq!((gap(&table, 1..2, &two), gap(&table, 2..3, &two)), (None, None));
+        assert_eq!(gap(&table, 1..3, &two), Some(RowRange::new("g", "")));
         let disordered = with([range("p", ""), None, range("", "g")]);
-        assert_eq!(gap(&table, 1, &disordered), None);
+        assert_eq!(gap(&table, 1..2, &disordered), None);
+    }
+
+    #[test]
+    fn parts_of_lost_tablets_have_the_rows_that_the_log_has_of_each() {
+        let last = |row: &'static str| Some(Bytes::from(row));
+        let range = |start: &'static str, end: &'static str| RowRange::new(start, end);
+        assert_eq!(
+            parts(&range("g", "p"), &[last("h"), None, last("k"), None]),
+            Some(vec![
+                range("g", "h\0"),
+                range("h\0", "h\0\0"),
+                range("h\0\0", "k\0"),
+                range("k\0", "p")
+            ])
+        );
+        assert_eq!(
+            parts(&range("", ""), &[None, last("a")]),
+            Some(vec![range("", "\0"), range("\0", "")])
+        );
+        // Rows that are not in the range: something else is wrong.
+        assert_eq!(parts(&range("g", "p"), &[last("q"), None]), None);
+        assert_eq!(parts(&range("g", "g\0"), &[None, None]), None, "there is one row");
     }
 }

@@ -548,7 +548,7 @@ fn a_missing_file_of_changes_is_found_and_after_its_repair_no_reader_misses_it_i
         assert!(error.contains(&name) && error.contains("tepui repair"), "{error}");
         assert_eq!(left(), before, "a start that is refused changes nothing");
         let repair = |dry_run| {
-            let options = offline::RepairOptions { dry_run };
+            let options = offline::RepairOptions { dry_run, ..Default::default() };
             offline::repair(&env(), Path::new("/data"), None, options, &mut |_, _| {}).unwrap()
         };
         let (dry, report) = (repair(true), repair(false));

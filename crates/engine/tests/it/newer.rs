@@ -53,7 +53,7 @@ fn assert_left_alone(place: &Place, path: &Path, what: &str) {
     for dry_run in [true, false] {
         let catalog: CatalogReader<'_> = &read_catalog;
         let environment = environment(&place.files);
-        let options = RepairOptions { dry_run };
+        let options = RepairOptions { dry_run, ..Default::default() };
         let error = offline::repair(&environment, dir(), Some(catalog), options, &mut |_, _| {})
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{what}: {error}");

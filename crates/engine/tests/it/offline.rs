@@ -144,7 +144,7 @@ pub fn check(files: &Arc<MemoryFiles>) -> CheckReport {
 }
 
 pub fn repair(files: &Arc<MemoryFiles>, dry_run: bool) -> RepairReport {
-    let options = RepairOptions { dry_run };
+    let options = RepairOptions { dry_run, ..Default::default() };
     let catalog: offline::CatalogReader<'_> = &read_catalog;
     offline::repair(&environment(files), dir(), Some(catalog), options, &mut |_, _| {}).unwrap()
 }
@@ -727,6 +727,47 @@ fn two_lost_tablets_side_by_side_are_left_and_the_repair_says_what_to_do() {
 }
 
 #[test]
+fn lost_tablets_side_by_side_are_made_empty_where_that_is_asked_for_and_keep_what_the_log_has() {
+    for gone in [false, true] {
+        let place = place();
+        for path in files_in(&place.files, "tablets") {
+            if gone {
+                place.files.remove(&path).unwrap();
+                place.files.remove_dir(path.parent().unwrap()).unwrap();
+            } else {
+                flip(&place.files, &path, 60);
+            }
+        }
+        let ssts = files_in(&place.files, "sst");
+        let environment = environment(&place.files);
+        let repair = |dry_run| {
+            let options = RepairOptions { dry_run, empty_lost_tablets: true };
+            let catalog: offline::CatalogReader<'_> = &read_catalog;
+            offline::repair(&environment, dir(), Some(catalog), options, &mut |_, _| {}).unwrap()
+        };
+        let (dry, report) = (repair(true), repair(false));
+        assert!(report.opens() && check(&place.files).is_whole(), "{report:#?}");
+        assert_eq!(dry.lost, report.lost);
+        let told = |lost: &&String| lost.contains("of t: the manifest; all rows");
+        assert_eq!(report.lost.iter().filter(told).count(), 1, "{:?}", report.lost);
+        assert_eq!(files_in(&place.files, "lost/sst").len(), ssts.len());
+        let found = rows_of(&place.files, place.tablets);
+        let last: Vec<usize> = (0..ROWS).step_by(10).collect();
+        let want: Rows = last.iter().map(|n| (row(*n), place.rows[&row(*n)].clone())).collect();
+        assert!(want.iter().all(|(row, value)| found.get(row) == Some(value)), "{found:?}");
+        assert!(found.keys().all(|row| place.rows.contains_key(row)));
+        // Rows are asked of the tablet in whose range they are.
+        let engine = Engine::open(self::environment(&place.files), dir(), tiny_options()).unwrap();
+        let [first, second] = place.tablets.map(|id| engine.tablet(id).unwrap());
+        assert_eq!(first.range().end, second.range().start);
+        for n in last {
+            let holder = if n < ROWS / 2 { &first } else { &second };
+            assert!(holder.range().contains(row(n).as_bytes()), "{n}");
+        }
+    }
+}
+
+#[test]
 fn damage_in_the_meta_store_keeps_whole_commits() {
     let whole = place();
     let path = files_in(&whole.files, "meta").remove(0);
@@ -900,7 +941,7 @@ fn who_may_only_read_a_directory_can_check_it_and_ask_what_a_repair_would_do() {
     let found = offline::check(&environment, dir(), Some(&read_catalog), &mut |_, _| {}).unwrap();
     assert_eq!(found.damage.len(), check(&place.files).damage.len());
     let (catalog, options): (offline::CatalogReader<'_>, _) =
-        (&read_catalog, RepairOptions { dry_run: true });
+        (&read_catalog, RepairOptions { dry_run: true, ..Default::default() });
     let dry = offline::repair(&environment, dir(), Some(catalog), options, &mut |_, _| {}).unwrap();
     assert!(dry.opens(), "{dry:#?}");
     let options = RepairOptions::default();
@@ -1298,7 +1339,7 @@ fn a_file_that_belongs_to_somebody_else_is_no_damage_and_the_owner_is_what_to_ch
         let mut environment = environment(&place.files);
         environment.files = Arc::new(faulty);
         let checked = offline::check(&environment, dir(), Some(&read_catalog), &mut |_, _| {});
-        let options = RepairOptions { dry_run: false };
+        let options = RepairOptions::default();
         let repaired =
             offline::repair(&environment, dir(), Some(&read_catalog), options, &mut |_, _| {});
         for error in [checked.unwrap_err(), repaired.unwrap_err()] {

@@ -491,7 +491,7 @@ fn a_backup_whose_list_a_repair_has_emptied_says_what_is_lost_and_is_not_copied(
     let directory = Path::new("/data/backups");
     let list = files.list(directory).unwrap().remove(0).name;
     disk.put_contents(&directory.join(list), b"damaged".to_vec());
-    let (catalog, options) = (&crate::catalog::entry_of, RepairOptions { dry_run: false });
+    let (catalog, options) = (&crate::catalog::entry_of, RepairOptions::default());
     let repaired =
         repair(&env, Path::new("/data"), Some(catalog), options, &mut |_, _| {}).unwrap();
     assert!(repaired.lost.iter().any(|lost| lost.contains("delete it")), "{:?}", repaired.lost);
