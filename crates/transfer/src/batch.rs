@@ -12,7 +12,7 @@ use crate::files::{Identity, Position};
 use crate::format::rejected::Line;
 use crate::format::{self, ReadOptions, Record, Source};
 use crate::journal::{FileState, Step};
-use crate::row::{Cell, MUTATIONS_MAX, Row};
+use crate::row::{Cell, MUTATIONS_MAX, NO_TIME, Row};
 use crate::write::{CELL_MUTATIONS_MAX, Entry, cost};
 
 /// Bytes after which a request is sent, however few rows it has: larger ones are no faster, and are held in memory.
@@ -239,6 +239,7 @@ impl<'a> Batches<'a> {
             Record::Row(row) => match self.fault(&row, &mut batch.create)? {
                 None => return Ok(Ok(row)),
                 Some(reason) => {
+                    let row = self.without_given(row);
                     let bytes = row.wire_bytes();
                     (Line::of_row(&self.name, number, &reason, row), bytes)
                 }
@@ -246,6 +247,18 @@ impl<'a> Batches<'a> {
         };
         batch.step.rejected.extend(lines);
         Ok(Err(bytes))
+    }
+
+    /// A row that is set aside, its cells of aggregate families without the time that only this import has given them: as a time of
+    /// their own it would make a value the state of a cell when the row is imported from there.
+    fn without_given(&self, mut row: Row) -> Row {
+        for cell in &mut row.cells {
+            let is_given = self.given_micros == Some(cell.timestamp_micros);
+            if is_given && self.families.is_aggregate(&cell.family) {
+                cell.timestamp_micros = NO_TIME;
+            }
+        }
+        row
     }
 
     /// Why a row is not sent. Families that are to be made are added to `create`.

@@ -343,6 +343,17 @@ fn aggregate_of(family: &admin::ColumnFamily) -> Option<&'static str> {
     })
 }
 
+/// What has the name of a table that a transfer began with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TableNow {
+    /// That table, as far as anybody can tell.
+    Same,
+    /// A later one.
+    Another,
+    /// None.
+    Gone,
+}
+
 /// A client of one table. Clones share the channel.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -501,8 +512,8 @@ impl Client {
         Ok(token.ok().map(|token| token.into_inner().consistency_token))
     }
 
-    /// Whether a token is of the table that has the name now.
-    pub async fn is_of_table(&self, token: &str, patience: &mut Patience) -> Result<bool> {
+    /// What a token says of the table that has the name now.
+    pub async fn table_now(&self, token: &str, patience: &mut Patience) -> Result<TableNow> {
         let message = admin::CheckConsistencyRequest {
             name: self.target.table_name(),
             consistency_token: token.to_owned(),
@@ -513,11 +524,12 @@ impl Client {
             async move { admin.check_consistency(request).await }
         };
         match patience.call("CheckConsistency", call).await? {
-            Ok(_) => Ok(true),
+            Ok(_) => Ok(TableNow::Same),
             Err(status) => match status.code() {
-                Code::NotFound | Code::InvalidArgument | Code::FailedPrecondition => Ok(false),
+                Code::NotFound => Ok(TableNow::Gone),
+                Code::InvalidArgument | Code::FailedPrecondition => Ok(TableNow::Another),
                 // Who may not ask, or where nobody answers, goes on as without a token.
-                Code::Unimplemented | Code::PermissionDenied => Ok(true),
+                Code::Unimplemented | Code::PermissionDenied => Ok(TableNow::Same),
                 _ => Err(Error::failed(words("CheckConsistency", &status))),
             },
         }
@@ -525,14 +537,14 @@ impl Client {
 
     /// The same at the end of a transfer that was begun with a token, which may be none; over a connection of its own. Within a
     /// runtime.
-    pub async fn is_still_of_table(
+    pub async fn table_at_end(
         target: &Target,
         token: Option<&str>,
         patience: &mut Patience,
-    ) -> Result<bool> {
+    ) -> Result<TableNow> {
         match token {
-            None => Ok(true),
-            Some(token) => Self::connect_lazily(target)?.is_of_table(token, patience).await,
+            None => Ok(TableNow::Same),
+            Some(token) => Self::connect_lazily(target)?.table_now(token, patience).await,
         }
     }
 

@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
-use crate::client::{Client, FamilyTypes, Patience, Stop, Target};
+use crate::client::{Client, FamilyTypes, Patience, Stop, TableNow, Target};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{self, Unfinished};
 use crate::format::csv::{COLUMNS_MAX, Column, Timestamps};
@@ -598,18 +598,22 @@ async fn check_table(
     if state.shards.iter().all(|shard| shard.done.is_none()) {
         state.token = client.token(patience).await?;
     } else if let Some(token) = &state.token
-        && !client.is_of_table(token, patience).await?
+        && client.table_now(token, patience).await? != TableNow::Same
     {
         return Err(made_anew(state));
     }
     Ok(())
 }
 
-/// The same once all files are whole: while they were written, nothing was said of a table that was made anew.
+/// The same once all files are whole: while they were written, nothing was said of a table that was made anew. One that is gone was
+/// there until all of it was read.
 fn check_still(export: &Export, state: &State, stop: &Stop) -> Result<()> {
     let mut patience = Patience::new(export.retry_for, stop.clone());
-    let asked = Client::is_still_of_table(&export.target, state.token.as_deref(), &mut patience);
-    if runtime()?.block_on(asked)? { Ok(()) } else { Err(made_anew(state)) }
+    let asked = Client::table_at_end(&export.target, state.token.as_deref(), &mut patience);
+    match runtime()?.block_on(asked)? {
+        TableNow::Same | TableNow::Gone => Ok(()),
+        TableNow::Another => Err(made_anew(state)),
+    }
 }
 
 fn made_anew(state: &State) -> Error {

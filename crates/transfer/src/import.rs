@@ -28,7 +28,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
 use crate::batch::{Batch, Batches, Cut, Families, Family};
-use crate::client::{Client, Patience, Stop, Target};
+use crate::client::{Client, Patience, Stop, TableNow, Target};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 use crate::format::rejected::Line;
@@ -189,8 +189,8 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     let saved = journal.save();
     crate::first_failure(ended)?;
     saved?;
-    check_readable(unreadable, paths.len())?;
     check_still(import, &journal, stop)?;
+    check_readable(unreadable, paths.len())?;
     let mut summary = Summary {
         files: journal.files().len(),
         rejected_path: journal.rejected_path().to_owned(),
@@ -230,10 +230,11 @@ async fn token_of_table(
         return Ok(None);
     }
     if let Some(token) = found.token().filter(|_| found.has_begun()) {
-        if client.is_of_table(token, patience).await? {
-            return Ok(Some(token.to_owned()));
-        }
-        return Err(made_anew(import));
+        return match client.table_now(token, patience).await? {
+            TableNow::Same => Ok(Some(token.to_owned())),
+            TableNow::Another => Err(made_anew(import)),
+            TableNow::Gone => Err(gone(import)),
+        };
     }
     client.token(patience).await
 }
@@ -241,8 +242,19 @@ async fn token_of_table(
 /// The same once all files are done: while they were written, nothing was said of a table that was made anew.
 fn check_still(import: &Import, journal: &Journal, stop: &Stop) -> Result<()> {
     let mut patience = Patience::new(import.retry_for, stop.clone());
-    let asked = Client::is_still_of_table(&import.target, journal.token(), &mut patience);
-    if runtime()?.block_on(asked)? { Ok(()) } else { Err(made_anew(import)) }
+    let asked = Client::table_at_end(&import.target, journal.token(), &mut patience);
+    match runtime()?.block_on(asked)? {
+        TableNow::Same => Ok(()),
+        TableNow::Another => Err(made_anew(import)),
+        TableNow::Gone => Err(gone(import)),
+    }
+}
+
+fn gone(import: &Import) -> Error {
+    Error::failed(format!(
+        "{} does not exist any more, and what was imported is gone with it: --restart begins anew",
+        import.target.table_name()
+    ))
 }
 
 fn made_anew(import: &Import) -> Error {
@@ -255,13 +267,11 @@ fn made_anew(import: &Import) -> Error {
 
 /// Whether a table that is missing is to be made.
 fn check_made(import: &Import, has_begun: bool) -> Result<()> {
-    let table = import.target.table_name();
     if has_begun {
-        return Err(Error::failed(format!(
-            "{table} does not exist any more, and what was imported is gone with it: --restart begins anew"
-        )));
+        return Err(gone(import));
     }
     if !import.create {
+        let table = import.target.table_name();
         return Err(Error::failed(format!("{table} does not exist: create it, or give --create")));
     }
     Ok(())

@@ -13,6 +13,9 @@ pub const MUTATIONS_MAX: usize = 100_000;
 /// What a cell costs beside its bytes: an estimate of tags, lengths and timestamp on the wire.
 const CELL_OVERHEAD_BYTES: usize = 24;
 
+/// The timestamp of a cell that is set aside since nobody has given it one.
+pub const NO_TIME: i64 = -1;
+
 /// One version of a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cell {
@@ -66,6 +69,8 @@ impl Row {
             } else if cell.value.len() > VALUE_BYTES_MAX {
                 let bytes = cell.value.len();
                 Some(format!("{}: a value of {bytes} bytes; limit {VALUE_BYTES_MAX}", column()))
+            } else if cell.timestamp_micros == NO_TIME {
+                Some(format!("{}: a value without a timestamp", column()))
             } else if cell.timestamp_micros < 0 || cell.timestamp_micros % 1000 != 0 {
                 let at = cell.timestamp_micros;
                 Some(format!("{}: timestamp {at} is not a whole millisecond since 1970", column()))
@@ -98,7 +103,8 @@ mod tests {
             (row(&[b'k'; KEY_BYTES_MAX + 1], &cell), "4097"),
             (row(b"k", &Cell { family: String::new(), ..cell.clone() }), "without a family"),
             (row(b"k", &Cell { timestamp_micros: 1, ..cell.clone() }), "whole millisecond"),
-            (row(b"k", &Cell { timestamp_micros: -1, ..cell.clone() }), "whole millisecond"),
+            (row(b"k", &Cell { timestamp_micros: -1000, ..cell.clone() }), "whole millisecond"),
+            (row(b"k", &Cell { timestamp_micros: NO_TIME, ..cell.clone() }), "without a timestamp"),
             (
                 row(
                     b"k",

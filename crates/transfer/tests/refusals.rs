@@ -64,6 +64,8 @@ struct State {
     reads: u32,
     /// The reads from this one on find the first row with another column.
     other_from: Option<u32>,
+    /// The table was deleted since, as far as its token is asked for.
+    is_gone: bool,
     /// This read finds the table made anew, which has this token then.
     anew_at: Option<(u32, &'static str)>,
     /// The reads from this one on are refused for good.
@@ -328,8 +330,13 @@ impl tonic::server::UnaryService<admin::CheckConsistencyRequest> for Admin {
     type Future = BoxFuture<'static, Result<Response<Self::Response>, Status>>;
 
     fn call(&mut self, request: Request<admin::CheckConsistencyRequest>) -> Self::Future {
-        let token = self.0.lock().unwrap().token;
+        let state = self.0.lock().unwrap();
+        let (token, is_gone) = (state.token, state.is_gone);
+        drop(state);
         Box::pin(async move {
+            if is_gone {
+                return Err(Status::not_found("no such table"));
+            }
             if token != Some(request.into_inner().consistency_token.as_str()) {
                 return Err(Status::invalid_argument("of another table"));
             }
@@ -750,6 +757,17 @@ fn cells_of_an_aggregate_family_are_replaced_and_not_added_to() {
     assert_eq!(run(csv::Timestamps::Now, LINES), (0, 0, 2));
     let rejected = &place.files()["rejected.jsonl"];
     assert!(rejected.contains("so that nobody knows which cell it is the state of"), "{rejected}");
+    // Nor does it become one where the rejected are imported.
+    let mut again = place.options(LINES, Earlier::Discard);
+    let path = place.dir.path().join("again.rejected.jsonl");
+    std::fs::write(&path, rejected).unwrap();
+    std::fs::remove_file(place.dir.path().join("rejected.jsonl")).unwrap();
+    again.names = vec![path.to_str().unwrap().to_owned()];
+    again.read.format = None;
+    let summary = import(&again, &ProgressBar::hidden(), &Stop::default()).unwrap();
+    assert_eq!((summary.rows, summary.cells, summary.rejected), (0, 0, 2));
+    assert!(place.files()["rejected.jsonl"].contains("f:a: a value without a timestamp"));
+    std::fs::remove_file(path).unwrap();
     std::fs::remove_file(place.dir.path().join("rejected.jsonl")).unwrap();
     assert_eq!(run(csv::Timestamps::ValueEncoded, LINES), (0, 0, 2));
     let range =
@@ -1141,6 +1159,15 @@ fn an_export_whose_table_is_made_anew_while_it_runs_replaces_nothing() {
     assert_eq!(run(false).unwrap().rows, 10);
     let whole = [("out-00000-of-00002.csv", 0..5), ("out-00001-of-00002.csv", 5..10)];
     assert_eq!(place.files(), whole.map(|(name, rows)| (name.to_owned(), exported(rows))).into());
+}
+
+#[test]
+fn what_was_exported_is_there_though_its_table_is_deleted_then_and_what_was_imported_is_not() {
+    let gone = State { token: Some("first"), is_gone: true, ..State::default() };
+    let place = Place::new(gone);
+    assert_eq!(place.export(|_| ()).unwrap().rows, 10);
+    let error = place.import(8, Earlier::Refuse, &Stop::default()).unwrap_err().to_string();
+    assert!(error.contains("does not exist any more"), "{error}");
 }
 
 #[test]
