@@ -207,7 +207,7 @@ pub fn aggregate_of_checked(value_type: Option<&admin::Type>) -> Result<Option<A
 }
 
 /// Replaces what is deprecated in a type, and in those in it, as documented: `utf8_raw` of a String by `utf8_bytes`. The input of
-/// an aggregate is shown so anyway ([`AggregateType::to_proto`]).
+/// an aggregate is shown so anyway ([`AggregateType::to_proto`]), and its state is the server's to tell, whatever a client says of it.
 #[expect(deprecated, reason = "it is what older clients send")]
 pub fn modernize(value_type: &mut admin::Type) {
     let replace = |within: Option<&mut admin::Type>| within.map_or((), modernize);
@@ -225,6 +225,7 @@ pub fn modernize(value_type: &mut admin::Type) {
             replace(map.value_type.as_deref_mut());
         }
         Some(Kind::StructType(of)) => modernize_fields(of),
+        Some(Kind::AggregateType(of)) => of.state_type = None,
         _ => {}
     }
 }

@@ -28,7 +28,7 @@ impl CompactionStyles {
         match tiered.iter().find(|name| !can_match(name)) {
             Some(wrong) => Err(format!(
                 "{wrong:?} is neither the full name of a table (\"projects/p/instances/i/tables/events\") nor a pattern of such names, \
-                 which has a \"*\" for any characters (\"projects/*/instances/*/tables/events\", \"*/tables/events\")"
+                 which has a \"*\" for any characters (\"projects/*/instances/*/tables/*\", \"*/tables/events\")"
             )),
             None => Ok(Self { tiered }),
         }

@@ -181,6 +181,34 @@ fn splits_in_any_order_become_tablets_that_hold_every_row_once() {
 }
 
 #[test]
+fn what_a_client_says_of_an_aggregates_state_is_not_kept_however_deep() {
+    use crate::api::admin::r#type::{Aggregate, Array, Int64, Kind, aggregate};
+    let of = |kind| admin::Type { kind: Some(kind) };
+    let int64 = || Box::new(of(Kind::Int64Type(Int64::default())));
+    // As deep as a request may be, for which no other message that has the table has room.
+    let deep = (0..95).fold(int64(), |element, _| {
+        Box::new(of(Kind::ArrayType(Box::new(Array { element_type: Some(element) }))))
+    });
+    let sum = |state_type| {
+        of(Kind::AggregateType(Box::new(Aggregate {
+            input_type: Some(int64()),
+            state_type,
+            aggregator: Some(aggregate::Aggregator::Sum(aggregate::Sum {})),
+        })))
+    };
+    let family = |value_type| admin::ColumnFamily {
+        value_type: Some(value_type),
+        ..admin::ColumnFamily::default()
+    };
+    let column_families = [("a".to_owned(), family(sum(Some(deep))))].into();
+    let asked = admin::Table { column_families, ..admin::Table::default() };
+    let catalog = World::default().open();
+    let table = catalog.create(NAME, NewTable { asked: asked.into(), splits: Vec::new() }).unwrap();
+    let kept = table.record.families[0].config.as_ref().unwrap();
+    assert_eq!(kept.value_type, Some(sum(None)));
+}
+
+#[test]
 fn a_table_does_not_keep_the_requests_that_made_and_changed_it() {
     use crate::api::admin::r#type::{Kind, String as Text, Struct, string, r#struct};
     let world = World::default();

@@ -75,6 +75,9 @@ async fn serve_each<S: AsyncRead + AsyncWrite + Unpin>(
             accept().await
         };
         tokio::select! {
+            // First those that are there: one that has to make room is gone before another comes, and one whose request has come has asked.
+            biased;
+            Some(left) = connections.next() => places.retain(|place| !Arc::ptr_eq(place, &left)),
             accepted = accepted => match accepted {
                 Ok(stream) => {
                     if places.len() >= METRICS_CONNECTIONS_MAX {
@@ -90,7 +93,6 @@ async fn serve_each<S: AsyncRead + AsyncWrite + Unpin>(
                     paused_until = Instant::now() + METRICS_ACCEPT_PAUSE;
                 }
             },
-            Some(left) = connections.next() => places.retain(|place| !Arc::ptr_eq(place, &left)),
         }
     }
 }
