@@ -122,6 +122,9 @@ fn compare_messages(old: &MessageDescriptor, new: &MessageDescriptor, lost: &mut
             lost.add(format_args!("message {name} requires a new field, number {number}"));
         }
     }
+    if is_of_options(old) {
+        return;
+    }
     // By name: nothing keeps two of them from having one number.
     for extension in old.extensions() {
         let (name, number) = (extension.full_name(), extension.number());
@@ -143,6 +146,11 @@ fn compare_messages(old: &MessageDescriptor, new: &MessageDescriptor, lost: &mut
             None => {}
         }
     }
+}
+
+/// Whether it is what options of descriptors are in: no row has a value of it.
+fn is_of_options(message: &MessageDescriptor) -> bool {
+    message.package_name() == "google.protobuf" && message.name().ends_with("Options")
 }
 
 /// What the values of a field or an extension are.
@@ -397,6 +405,32 @@ pub(super) mod tests {
             "field test.M.g is of type group test.G now"
         );
         assert_eq!(refused(&group, &group), None);
+    }
+
+    #[test]
+    fn a_custom_option_may_go() {
+        let of = |extension: Vec<FieldDescriptorProto>| {
+            let range = ExtensionRange { start: Some(1000), end: Some(2000), options: None };
+            let options = DescriptorProto {
+                name: Some("FieldOptions".to_owned()),
+                extension_range: vec![range],
+                ..Default::default()
+            };
+            let file = FileDescriptorProto {
+                name: Some("options.proto".to_owned()),
+                package: Some("google.protobuf".to_owned()),
+                message_type: vec![options],
+                extension,
+                syntax: Some("proto2".to_owned()),
+                ..Default::default()
+            };
+            link(&FileDescriptorSet { file: vec![file] }.encode_to_vec()).unwrap()
+        };
+        let option = FieldDescriptorProto {
+            extendee: Some(".google.protobuf.FieldOptions".to_owned()),
+            ..field("masked", 1000, Type::Bool)
+        };
+        assert_eq!(refused(&of(vec![option]), &of(Vec::new())), None);
     }
 
     #[test]
