@@ -124,6 +124,7 @@ impl Horizons {
         if names.is_empty() {
             return Ok(());
         }
+        let mut renames = Vec::new();
         for (name, less) in &names {
             let (path, less) = (dir.join(name), dir.join(less));
             if files.exists(&path)? {
@@ -132,10 +133,14 @@ impl Horizons {
             // Empty: it is durable as a whole when the directory is.
             match files.create(&path) {
                 Err(error) if error.kind() == ErrorKind::NoSpace && files.exists(&less)? => {
-                    files.rename(&less, &path)?;
+                    renames.push((less, path));
                 }
                 made => drop(made?),
             }
+        }
+        // Once nothing lacks a file: what is said less of is not here any more.
+        for (less, path) in renames {
+            files.rename(&less, &path)?;
         }
         sync()?;
         {
@@ -260,10 +265,13 @@ mod tests {
         raise(&[(None, 30), (Some(1), 70)]).unwrap();
         assert_eq!(names(&files, dir), [horizon_name(30), horizon_name_of(1, 70)]);
         assert_eq!([1, 2].map(|tablet| horizons.of(tablet)), [70, 30]);
-        // One that has none is not said to have risen.
-        assert_eq!(raise(&[(Some(2), 60)]).unwrap_err().kind(), ErrorKind::NoSpace);
-        assert_eq!(horizons.of(2), 30);
+        // One that has none is not said to have risen, nor is another with it, which rises by itself.
+        let both = raise(&[(Some(1), 80), (Some(2), 60)]);
+        assert_eq!(both.unwrap_err().kind(), ErrorKind::NoSpace);
+        assert_eq!([1, 2].map(|tablet| horizons.of(tablet)), [70, 30]);
+        raise(&[(Some(1), 90)]).unwrap();
+        assert_eq!(horizons.of(1), 90);
         let again = Horizons::open(&files, dir).unwrap();
-        assert_eq!([1, 2].map(|tablet| again.of(tablet)), [70, 30]);
+        assert_eq!([1, 2].map(|tablet| again.of(tablet)), [90, 30]);
     }
 }

@@ -1,7 +1,7 @@
 //! Reading the meta store and the manifests of tablets without changing anything, by the rules of their
 //! opening; and by looser rules, for repair: everything that can still be read of a damaged one.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use super::Meta;
@@ -176,12 +176,16 @@ fn unusable(record: &Record, damaged: &mut Vec<std::ops::Range<u64>>) {
 
 /// The newest meta store with a readable snapshot: that, and every commit that can be read. A commit holds
 /// whole values, so each is true whatever was lost before it; what is lost are the keys that only damaged
-/// commits changed.
-pub(super) fn salvage_meta(files: &dyn Files, dir: &Path) -> Result<Option<Salvaged<Meta>>> {
-    for (id, path) in series_files(files, dir, META_SERIES)?.into_iter().rev() {
+/// commits changed. With it the keys that no lost commit can have changed since: what was set behind all damage.
+pub(super) fn salvage_meta(
+    files: &dyn Files,
+    dir: &Path,
+) -> Result<Option<(Salvaged<Meta>, HashSet<String>)>> {
+    for (age, (id, path)) in series_files(files, dir, META_SERIES)?.into_iter().rev().enumerate() {
         let (records, mut damaged) = salvage(files, &path, META_SERIES, id)?;
         let mut state = Meta::new();
         let mut has_snapshot = false;
+        let mut set_at = HashMap::new();
         for record in records {
             match MetaRecord::decode(record.payload.clone()) {
                 Ok(snapshot @ MetaRecord::Snapshot { .. })
@@ -190,12 +194,20 @@ pub(super) fn salvage_meta(files: &dyn Files, dir: &Path) -> Result<Option<Salva
                     has_snapshot = true;
                     apply_meta(&mut state, snapshot);
                 }
-                Ok(commit @ MetaRecord::Commit { .. }) => apply_meta(&mut state, commit),
+                Ok(MetaRecord::Commit { revision, changes }) => {
+                    let keys = changes.iter().map(|(key, _)| key.clone());
+                    set_at.extend(keys.map(|key| (key, record.offset)));
+                    apply_meta(&mut state, MetaRecord::Commit { revision, changes });
+                }
                 _ => unusable(&record, &mut damaged),
             }
         }
         if has_snapshot {
-            return Ok(Some(Salvaged { path, state, damaged }));
+            // Without a range it is the end that is missing, or a newer file.
+            let last = damaged.iter().map(|range| range.start).max().filter(|_| age == 0);
+            set_at.retain(|_, at| last.is_some_and(|last| *at > last));
+            let certain = set_at.into_keys().collect();
+            return Ok(Some((Salvaged { path, state, damaged }, certain)));
         }
     }
     Ok(None)

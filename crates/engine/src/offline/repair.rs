@@ -314,16 +314,14 @@ impl Repair<'_> {
             self.layout.meta(),
             self.layout.log(),
             self.layout.changes(),
+            self.layout.tablets(),
             self.layout.ssts(),
             self.layout.values(),
             self.layout.backups(),
         ] {
             files.create_dir_all(&dir)?;
         }
-        let catalog = self.meta()?;
-        // Only now: without this directory no table is taken for removed.
-        files.create_dir_all(&self.layout.tablets())?;
-        let (tables, named) = match catalog {
+        let (tables, named) = match self.meta()? {
             Catalog::Known { tables, backups } => (Some(tables), Some(backups)),
             Catalog::Unknown => (None, None),
             // Without its catalog a server would take every tablet for one that no table has.

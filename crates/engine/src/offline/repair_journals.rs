@@ -4,7 +4,7 @@
 //! The new file counts once it is whole, by the rules of every opening (the newest whole file counts); until
 //! then the damaged one refuses to open. So a repair that is interrupted leaves no state of its own.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
 
@@ -53,7 +53,7 @@ impl Repair<'_> {
             Err(error) => Finding::new(&dir, error),
         };
         let salvaged = journals::salvage_meta(files.as_ref(), &dir)?;
-        let Some(mut salvaged) = salvaged else {
+        let Some((mut salvaged, certain)) = salvaged else {
             let advice = "no snapshot of the catalog can be read, and without it nobody knows which \
                           tablet is whose. Nothing else was changed: put the file META-* of a copy of \
                           this directory in the place of this one, and run the repair again before a \
@@ -63,7 +63,7 @@ impl Repair<'_> {
             return Ok(Catalog::Lost);
         };
         // First: what a newer version wrote ends the repair.
-        let removed = self.leave_removed(&mut salvaged.state)?;
+        let removed = self.leave_removed(&mut salvaged.state, &certain)?;
         let catalog = self.tables(&salvaged.state)?;
         // Revisions are compared within one run of a server only: they may begin anew.
         let entries = salvaged.state.iter().map(|(key, value)| (key.as_str(), 1, value));
@@ -87,18 +87,22 @@ impl Repair<'_> {
     }
 
     /// Leaves tables out of what was read of a damaged catalog none of whose tablets has a directory; their names. Directories are there
-    /// before a table is in the catalog, and go once it is out of it: the commit that took it out is what cannot be read.
-    fn leave_removed(&self, meta: &mut super::Meta) -> Result<Vec<String>> {
-        let files = self.files();
+    /// before a table is in the catalog, and go once it is out of it: the commit that took it out is what cannot be read. Not where nothing
+    /// that is lost can have been that commit.
+    fn leave_removed(
+        &self,
+        meta: &mut super::Meta,
+        certain: &HashSet<String>,
+    ) -> Result<Vec<String>> {
         let Some(read) = self.catalog else { return Ok(Vec::new()) };
-        if !files.exists(&self.layout.tablets())? {
+        let there: HashSet<TabletId> =
+            list_tablets(self.env.files.as_ref(), self.layout)?.into_iter().collect();
+        if there.is_empty() {
             // All of them are lost, whichever were removed.
             return Ok(Vec::new());
         }
-        let there: HashSet<TabletId> =
-            list_tablets(files.as_ref(), self.layout)?.into_iter().collect();
         let (mut keys, mut tables) = (HashSet::new(), Vec::new());
-        for (key, value) in &*meta {
+        for (key, value) in meta.iter().filter(|(key, _)| !certain.contains(*key)) {
             match read(key, value) {
                 Ok(Some(CatalogEntry::Table(TableTablets { table, tablets })))
                     if !tablets.is_empty() && !tablets.iter().any(|id| there.contains(id)) =>
@@ -209,6 +213,7 @@ impl Repair<'_> {
         tables: &[TableTablets],
         tablets: &mut Tablets,
     ) -> Result<()> {
+        let mut last_rows = None;
         for table in tables {
             let is_lost = |id: &TabletId| !tablets.get(id).is_some_and(Option::is_some);
             let mut at = 0;
@@ -225,7 +230,15 @@ impl Repair<'_> {
                 let rows = gap(table, at..at + run.len(), tablets);
                 let rows = match rows {
                     Some(rows) if run.len() == 1 => Some(vec![rows]),
-                    Some(rows) if self.empties => parts(&rows, &self.last_rows(&run)?),
+                    Some(rows) if self.empties => {
+                        // The whole log is read for it, once.
+                        let of_all = match &mut last_rows {
+                            Some(of_all) => of_all,
+                            none => none.insert(self.last_rows()?),
+                        };
+                        let last = run.iter().map(|id| of_all.get(&id.0).cloned());
+                        parts(&rows, &last.collect::<Vec<_>>())
+                    }
                     _ => None,
                 };
                 match rows {
@@ -263,17 +276,19 @@ impl Repair<'_> {
         for id in run {
             let dir = self.layout.tablet(*id);
             let finding = Finding::damage(&dir, format!("tablet of {table} is lost"));
-            let advice = "a tablet beside it is lost too, so its rows are not known: restore the directory from a backup, or run \
-                          the repair with --empty-lost-tablets, which gives up the rows of both, but those that are still in the log";
+            let advice = if self.empties {
+                "the tablets that are left do not tell its rows: restore the directory from a backup"
+            } else {
+                "a tablet beside it is lost too, so its rows are not known: restore the directory from a backup, or run \
+                 the repair with --empty-lost-tablets, which gives up the rows of both, but those that are still in the log"
+            };
             self.stays(&finding, advice);
             tablets.insert(*id, None);
         }
     }
 
-    /// Of each of these tablets the last row that the log has.
-    fn last_rows(&self, tablets: &[TabletId]) -> Result<Vec<Option<Bytes>>> {
-        let of_all = log::repair::last_rows(self.env.files.as_ref(), &self.layout.log())?;
-        Ok(tablets.iter().map(|id| of_all.get(&id.0).cloned()).collect())
+    fn last_rows(&self) -> Result<HashMap<u64, Bytes>> {
+        log::repair::last_rows(self.env.files.as_ref(), &self.layout.log())
     }
 
     fn recreate_empty(&mut self, id: TabletId, range: &RowRange) -> Result<Version> {

@@ -485,9 +485,10 @@ impl VisibleRow {
         self.bytes = self.bytes.saturating_add(bytes as u64);
         if self.bytes > self.row_bytes_max {
             let what = format!(
-                "larger than the {} bytes that a read returns of one row; narrow the read with a \
-                 filter",
-                self.row_bytes_max
+                "larger than the {} bytes that a read returns of one row, of which each cell takes {} beside its qualifier and value; \
+                 narrow the read with a filter",
+                self.row_bytes_max,
+                size_of::<Cell>()
             );
             return Err(Error::new(ErrorKind::RowTooLarge, what));
         }

@@ -174,6 +174,7 @@ impl Tablet {
             picks.collector.look_at = now + PRESSED_WAIT_MICROS;
             return None;
         }
+        let blocked = self.blocked(&self.jobs());
         let view = self.view.load_full();
         let has = |id: FileId| view.files.contains_key(&id);
         let place = match picks.collector.place.take().filter(|place| has(place.file)) {
@@ -181,7 +182,6 @@ impl Tablet {
             None => {
                 picks.collector.walked.retain(|id, _| has(*id));
                 let (now_micros, bytes) = (self.core.expiry_micros(), view.version.total_bytes());
-                let blocked = self.blocked(&self.jobs());
                 let walked = &picks.collector.walked;
                 let is_wanted = |id: FileId| {
                     let reader = view.file(id).and_then(|file| file.reader().cloned());

@@ -94,8 +94,8 @@ impl Tablet {
         if self.compaction_score() < 1.0 {
             return false;
         }
-        let view = self.view.load_full();
         let mut blocked = self.blocked(&self.jobs());
+        let view = self.view.load_full();
         for file in &running.inputs {
             blocked.files.remove(&file.id);
         }

@@ -828,9 +828,42 @@ fn where_all_tablets_are_gone_a_damaged_catalog_takes_no_table_for_removed() {
         place.files.remove_dir(manifest.parent().unwrap()).unwrap();
     }
     place.files.remove_dir(&dir().join("tablets")).unwrap();
+    // A start that is refused makes the directory, and nothing in it.
+    Engine::open(environment(&place.files), dir(), tiny_options()).unwrap_err();
     let report = repair(&place.files, false);
     assert!(!report.opens());
     assert!(report.open.iter().any(|open| open.contains("tablet of t is lost")), "{report:#?}");
+}
+
+#[test]
+fn a_table_that_the_catalog_has_behind_all_damage_is_not_taken_for_removed() {
+    let place = place();
+    let engine = Engine::open(environment(&place.files), dir(), tiny_options()).unwrap();
+    let commit = |key: &str, value: String| {
+        let value = Some(value.into());
+        let change = MetaChange { key: key.to_owned(), expect: MetaExpect::Any, value };
+        engine.meta().commit(&[change]).unwrap();
+    };
+    commit("other", "in between".to_owned());
+    let tablet = engine.create_tablet(RowRange::all()).unwrap().id();
+    commit("tables/wanted", tablet.0.to_string());
+    engine.close().unwrap();
+    drop(engine);
+    let manifest = dir().join(format!("tablets/{:016x}", tablet.0));
+    for entry in place.files.list(&manifest).unwrap() {
+        place.files.remove(&manifest.join(entry.name)).unwrap();
+    }
+    place.files.remove_dir(&manifest).unwrap();
+    let path = files_in(&place.files, "meta").remove(0);
+    let bytes = place.files.contents(&path).unwrap();
+    let at = bytes.windows(10).position(|w| w == b"in between").unwrap();
+    flip(&place.files, &path, at);
+    assert!(repair(&place.files, false).opens());
+    let engine =
+        Engine::open_with_catalog(environment(&place.files), dir(), tiny_options(), &read_catalog);
+    let engine = engine.unwrap();
+    assert!(engine.meta().get("tables/wanted").unwrap().is_some());
+    assert!(engine.tablet(tablet).is_some());
 }
 
 #[test]
