@@ -354,6 +354,15 @@ pub(crate) fn fill(kept: &Kept, count: u64) -> Vec<Change> {
     changes
 }
 
+/// Fills change files and closes; the position before the changes, and these.
+fn filled(files: &MemoryFiles) -> (Seq, Vec<Change>) {
+    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let changes = fill(&kept, 100);
+    kept.engine.close().unwrap();
+    (begun, changes)
+}
+
 /// The names of the change files in a directory.
 pub(crate) fn change_files(files: &MemoryFiles) -> Vec<String> {
     let entries = files.list(Path::new("/data/changes")).unwrap().into_iter();
@@ -464,11 +473,7 @@ fn tablets_share_the_history_and_each_reads_its_own() {
 #[test]
 fn a_damaged_change_file_is_found_and_after_its_repair_no_reader_misses_it_in_silence() {
     let files = MemoryFiles::new();
-    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
-    let begun = kept.tablet.keep_changes(Some(DAY));
-    let changes = fill(&kept, 100);
-    kept.engine.close().unwrap();
-    drop(kept);
+    let (begun, changes) = filled(&files);
     let dir = Path::new("/data/changes");
     let names = change_files(&files);
     let env = || env(Arc::new(files.clone()), Arc::new(ManualClock::new(START_MICROS)), 9);
@@ -580,11 +585,7 @@ fn a_missing_file_of_changes_is_found_and_after_its_repair_no_reader_misses_it_i
 #[test]
 fn a_directory_without_a_list_of_its_change_files_starts_and_gets_one() {
     let files = MemoryFiles::new();
-    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
-    let begun = kept.tablet.keep_changes(Some(DAY));
-    let changes = fill(&kept, 100);
-    kept.engine.close().unwrap();
-    drop(kept);
+    let (begun, changes) = filled(&files);
     let dir = Path::new("/data/changes");
     let names = change_files(&files);
     // A version that keeps no list takes it for a file that was never completed. What it does with the others is its own.
@@ -601,11 +602,7 @@ fn a_directory_without_a_list_of_its_change_files_starts_and_gets_one() {
 #[test]
 fn a_damaged_list_of_change_files_is_set_aside_and_the_next_start_writes_it() {
     let files = MemoryFiles::new();
-    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
-    let begun = kept.tablet.keep_changes(Some(DAY));
-    let changes = fill(&kept, 100);
-    kept.engine.close().unwrap();
-    drop(kept);
+    let (begun, changes) = filled(&files);
     let list = Path::new("/data/changes/LIST.chg.new");
     let mut names = Vec::new();
     let mut on = |line| {
