@@ -51,7 +51,9 @@ enum Action {
 #[derive(Debug)]
 struct Column {
     /// Of the newest cell so far; `None` without one.
-    value: Option<Vec<u8>>,
+    value: Option<Bytes>,
+    /// What is appended to it, which may be large: so it is copied once.
+    appended: Vec<u8>,
     timestamp: Timestamp,
 }
 
@@ -85,11 +87,14 @@ impl Rules {
         }
         let cells: Vec<Cell> = columns
             .into_iter()
-            .map(|((family, qualifier), column)| Cell {
-                family,
-                qualifier: qualifier.clone(),
-                timestamp: column.timestamp,
-                value: column.value.unwrap_or_default().into(),
+            .map(|((family, qualifier), mut column)| {
+                column.join();
+                Cell {
+                    family,
+                    qualifier: qualifier.clone(),
+                    timestamp: column.timestamp,
+                    value: column.value.unwrap_or_default(),
+                }
             })
             .collect();
         limits::check_request_bytes(cells.iter().map(|c| c.qualifier.len() + c.value.len()).sum())?;
@@ -102,11 +107,20 @@ impl Column {
     fn read(row: Option<&Row>, family: FamilyId, qualifier: &Bytes, now: Timestamp) -> Self {
         let cells = row.map_or(&[][..], |row| &row.cells);
         let at = cells.partition_point(|c| (c.family, &c.qualifier) < (family, qualifier));
-        match cells.get(at).filter(|c| c.family == family && c.qualifier == *qualifier) {
-            Some(cell) => {
-                Self { value: Some(cell.value.to_vec()), timestamp: now.max(cell.timestamp) }
-            }
-            None => Self { value: None, timestamp: now },
+        let newest = cells.get(at).filter(|c| c.family == family && c.qualifier == *qualifier);
+        Self {
+            value: newest.map(|cell| cell.value.clone()),
+            appended: Vec::new(),
+            timestamp: newest.map_or(now, |cell| now.max(cell.timestamp)),
+        }
+    }
+
+    /// Makes one value of its own and what was appended.
+    fn join(&mut self) {
+        if !self.appended.is_empty() {
+            let value = self.value.take().unwrap_or_default();
+            self.value = Some([&*value, &self.appended].concat().into());
+            self.appended.clear();
         }
     }
 
@@ -114,13 +128,14 @@ impl Column {
         match action {
             Action::Append(suffix) => {
                 let value = self.value.get_or_insert_default();
-                limits::check_value_bytes(value.len() + suffix.len())?;
-                value.extend_from_slice(suffix);
+                limits::check_value_bytes(value.len() + self.appended.len() + suffix.len())?;
+                self.appended.extend_from_slice(suffix);
             }
             Action::Increment(amount) => {
+                self.join();
                 let old = match &self.value {
                     None => 0,
-                    Some(value) => i64::from_be_bytes(value.as_slice().try_into().map_err(|_| {
+                    Some(value) => i64::from_be_bytes((&**value).try_into().map_err(|_| {
                         Error::failed_precondition(format!(
                             "Cannot increment: the value is not a 64-bit big-endian signed integer, \
                              it has {} bytes",
@@ -128,7 +143,8 @@ impl Column {
                         ))
                     })?),
                 };
-                self.value = Some(old.wrapping_add(*amount).to_be_bytes().to_vec());
+                let new = old.wrapping_add(*amount).to_be_bytes();
+                self.value = Some(Bytes::copy_from_slice(&new));
             }
         }
         Ok(())

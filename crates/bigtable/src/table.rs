@@ -21,11 +21,11 @@ use futures::future::try_join_all;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_request::RequestStatsView;
 use tepui_engine::aside::Aside;
-use tepui_engine::cell::{Mutation, Row, RowBatch, RowRange};
+use tepui_engine::cell::{Mutation, ReadRow, Row, RowBatch, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::pressure::{self, Pressure, Priority};
 use tepui_engine::read::Projection;
-use tepui_engine::tablet::{RowLock, ScanOptions, Tablet, TabletId};
+use tepui_engine::tablet::{RowLock, RowRoom, ScanOptions, Tablet, TabletId};
 
 use crate::activity;
 use crate::authorized_view::{AuthorizedView, check_write};
@@ -389,6 +389,15 @@ impl Table {
         request: &v2::ReadModifyWriteRowRequest,
         view: Option<&AuthorizedView>,
     ) -> Result<v2::ReadModifyWriteRowResponse> {
+        self.read_to_change(request, view).await?.change().await
+    }
+
+    /// The first half of it. How large the row is shows here, of a request that may be small.
+    pub async fn read_to_change(
+        &self,
+        request: &v2::ReadModifyWriteRowRequest,
+        view: Option<&AuthorizedView>,
+    ) -> Result<RowToChange> {
         let row = &request.row_key;
         limits::check_row_key(row)?;
         if let Some(view) = view {
@@ -403,18 +412,10 @@ impl Table {
         let tablet = self.turn_to(row);
         tablet.admit()?;
         let lock = tablet.lock_row(row).await;
-        let changed = async {
-            let (found, room) = tablet.read_locked_row(row, &rules.projection()).await?;
-            let found = found.map(Row::from);
-            // The time is taken under the lock: what is written later is never older.
-            let cells = rules.apply(found.as_ref(), tablet.time_of_write())?;
-            Ok((cells, room))
-        };
-        // What is written and answered may be as large as what was read.
-        let (lock, (cells, _room)) = read_pending(tablet, lock, changed).await?;
-        tablet.apply_locked(lock, rmw::batch(row, &cells)).await?;
-        let row = rmw::response(row, cells, &names);
-        Ok(v2::ReadModifyWriteRowResponse { row: Some(row) })
+        let read = async { Ok(tablet.read_locked_row(row, &rules.projection()).await?) };
+        let (lock, (found, room)) = read_pending(tablet, lock, read).await?;
+        let (tablet, row) = (Arc::clone(tablet), row.clone());
+        Ok(RowToChange { tablet, lock, row, found, room, rules, names })
     }
 
     /// Starts a read; the answer is pulled from what this returns.
@@ -555,6 +556,40 @@ async fn read_pending<T>(
             tablet.wait_durable(lock).await?;
             Err(error)
         }
+    }
+}
+
+/// What a `ReadModifyWriteRow` has found, with what is not durable yet, of a row that is locked until it is changed or this is dropped.
+#[derive(Debug)]
+pub struct RowToChange {
+    tablet: Arc<Tablet>,
+    lock: RowLock,
+    row: Bytes,
+    found: Option<ReadRow>,
+    room: RowRoom,
+    rules: Rules,
+    names: FamilyNames,
+}
+
+impl RowToChange {
+    /// Bytes of what was found. What is written and answered may have as many.
+    pub fn bytes(&self) -> u64 {
+        self.found.as_ref().map_or(0, ReadRow::bytes)
+    }
+
+    /// The second half: writes what the rules make of it, and answers with that.
+    pub async fn change(self) -> Result<v2::ReadModifyWriteRowResponse> {
+        let Self { tablet, lock, row, found, room: _room, rules, names } = self;
+        activity::turn_to(tablet.id());
+        let changed = async {
+            let found = found.map(Row::from);
+            // The time is taken under the lock: what is written later is never older.
+            rules.apply(found.as_ref(), tablet.time_of_write())
+        };
+        let (lock, cells) = read_pending(&tablet, lock, changed).await?;
+        tablet.apply_locked(lock, rmw::batch(&row, &cells)).await?;
+        let row = rmw::response(&row, cells, &names);
+        Ok(v2::ReadModifyWriteRowResponse { row: Some(row) })
     }
 }
 

@@ -1051,6 +1051,26 @@ async fn read_modify_write_answers_with_what_it_wrote() {
 }
 
 #[tokio::test]
+async fn how_much_a_read_modify_write_found_shows_before_it_copies_it_and_the_row_is_locked_until_then()
+ {
+    let fixture = Fixture::new(&[]);
+    let value = "v".repeat(2 << 20);
+    fixture.mutate("r", vec![set("f", "s", 1_000, value.clone()), set("f", "t", 1_000, "t")]).await;
+    let request = rmw("r", vec![("f", "s", append("!")), ("f", "s", append("?"))]);
+    let small = rmw("r", vec![("f", "t", append("!"))]);
+    let found = fixture.table.read_to_change(&small, None).await.unwrap();
+    assert!((1..1_000).contains(&found.bytes()));
+    let mut large = Box::pin(fixture.table.read_to_change(&request, None));
+    assert!((&mut large).now_or_never().is_none(), "its row is locked");
+    drop(found);
+    let found = large.await.unwrap();
+    assert!((2 << 20..3 << 20).contains(&found.bytes()), "{}", found.bytes());
+    let row = found.change().await.unwrap().row.unwrap();
+    assert!(row.families[0].columns[0].cells[0].value == value + "!?");
+    assert_eq!(fixture.dump().await.len(), 3, "what was dropped has changed nothing");
+}
+
+#[tokio::test]
 async fn concurrent_increments_all_count() {
     let fixture = Fixture::new(&[]);
     let request = rmw("r", vec![("f", "n", increment(1))]);

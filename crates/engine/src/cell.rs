@@ -622,7 +622,7 @@ impl ReadRow {
     }
 
     /// Bytes of its cells, as much as they count as in a read.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         let bytes =
             |cell: CellView<'_>| cell.qualifier.len() + cell.value.len() + size_of::<Cell>();
         self.cells().map(|cell| bytes(cell) as u64).sum()

@@ -142,10 +142,15 @@ impl Drop for Lent {
     }
 }
 
-/// What a request holds of the budget, where it is a large one.
+/// What a request holds of the budget, where it is a large one: in its message, or in what that was decoded into.
 pub fn hold_of<T>(request: &Request<T>) -> Option<Hold> {
-    let hold = request.hold();
-    (hold.room_bytes() >= LARGE_REQUEST_ROOM_BYTES).then(|| hold.clone())
+    hold_with(request.hold(), 0)
+}
+
+/// The same where it has found so many bytes that it is to copy.
+pub fn hold_with(hold: &Hold, found_bytes: u64) -> Option<Hold> {
+    let bytes = hold.request_bytes().saturating_add(found_bytes);
+    (bytes >= LARGE_REQUEST_ROOM_BYTES).then(|| hold.clone())
 }
 
 /// Carries out a request, of which `work` makes the future, where it is to stay: a large one, which holds its room until nothing of it is
@@ -187,6 +192,7 @@ mod tests {
     use tokio::sync::{oneshot, watch};
 
     use super::*;
+    use crate::admission::{Gate, Streams};
 
     fn request_of(bytes: u64) -> Request<()> {
         Request::holding((), Hold::of_bytes(bytes))
@@ -234,6 +240,20 @@ mod tests {
         // A thread that has no helper does everything itself.
         let alone = runtime::build_core().unwrap().block_on(thread_of(LARGE_REQUEST_ROOM_BYTES));
         assert_eq!(alone, here);
+    }
+
+    #[tokio::test]
+    async fn requests_of_many_small_parts_and_those_that_find_much_are_large_too() {
+        let is_large = |hold: &Hold, found| hold_with(hold, found).is_some();
+        let gate = Arc::new(Gate::new(4 << 20, 4 << 20, 4 << 20));
+        let connection = Arc::new(Streams::new(1 << 20)).connection();
+        let hold = Hold::new(Some(gate), connection, None);
+        assert!(!is_large(&hold, LARGE_REQUEST_ROOM_BYTES - 1));
+        assert!(is_large(&hold, LARGE_REQUEST_ROOM_BYTES));
+        hold.make_room_to_decode(LARGE_REQUEST_ROOM_BYTES / 2, false).await.unwrap();
+        assert!(!is_large(&hold, 0) && is_large(&hold, LARGE_REQUEST_ROOM_BYTES / 2));
+        hold.make_room_to_decode(LARGE_REQUEST_ROOM_BYTES, false).await.unwrap();
+        assert!(is_large(&hold, 0));
     }
 
     #[test]

@@ -601,6 +601,13 @@ impl Hold {
         self.0.rooms().message.as_ref().map_or(0, MessageRoom::bytes)
     }
 
+    /// The same, and for what that was decoded into.
+    pub fn request_bytes(&self) -> u64 {
+        let rooms = self.0.rooms();
+        let decoded = rooms.decoded.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        rooms.message.as_ref().map_or(0, MessageRoom::bytes) + decoded as u64 * UNIT_BYTES
+    }
+
     /// One of so many bytes, of nobody else's budget.
     #[cfg(test)]
     pub(crate) fn of_bytes(bytes: u64) -> Self {

@@ -267,10 +267,11 @@ impl DataService {
         let large = large::hold_of(&request);
         let (head, request) = request.into_parts();
         let target = self.target_of(&request, &request.row_key, Access::Transaction).await?;
-        let work = move || async move {
-            target.table.read_modify_write_row(&request, target.view()).await
-        };
-        let done = large::carry_out(large, work).await?;
+        let read =
+            move || async move { target.table.read_to_change(&request, target.view()).await };
+        let row = large::carry_out(large, read).await?.map_err(|error| from_error(&error))?;
+        let large = large::hold_with(&head.hold, row.bytes());
+        let done = large::carry_out(large, move || row.change()).await?;
         done.map(|done| head.answer(done)).map_err(|error| from_error(&error))
     }
 
