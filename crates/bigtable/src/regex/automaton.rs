@@ -24,7 +24,7 @@ const LAZY_CACHE_BYTES_MIN: usize = 8 << 10;
 /// Bytes of an automaton that is built in full before it runs, and of what it takes to build it: small ones run faster so.
 const FULL_AUTOMATON_BYTES: usize = 16 << 10;
 
-/// Parts of a pattern (states of the automaton that it is first compiled to) with which building in full is tried. More take
+/// Parts of a pattern (states of the automaton that it is first compiled to, and alternatives) with which building in full is tried. More take
 /// longer to build than short texts take to match, and seldom fit.
 const FULL_AUTOMATON_PARTS: usize = 30;
 
@@ -106,9 +106,19 @@ impl Automaton {
     }
 }
 
+/// Parts of a pattern that are gone through while a state is built: each alternative is one, also where all are the same.
+fn parts(nfa: &NFA) -> usize {
+    let parts = nfa.states().iter().map(|state| match state {
+        State::Sparse(class) => 1 + class.transitions.len() / RANGES_A_PART,
+        State::Union { alternates } => alternates.len().max(1),
+        _ => 1,
+    });
+    parts.sum()
+}
+
 /// The automaton in full, where it is small.
 fn full(nfa: &NFA, budget: &mut Budget) -> Option<dense::DFA<Vec<u32>>> {
-    if nfa.states().len() > FULL_AUTOMATON_PARTS {
+    if parts(nfa) > FULL_AUTOMATON_PARTS {
         return None;
     }
     budget.full_bytes = budget.full_bytes.checked_sub(FULL_AUTOMATON_BYTES)?;
@@ -123,11 +133,7 @@ fn full(nfa: &NFA, budget: &mut Budget) -> Option<dense::DFA<Vec<u32>>> {
 
 impl Lazy {
     fn new(nfa: NFA, budget: &mut Budget) -> Option<Self> {
-        let parts = nfa.states().iter().map(|state| match state {
-            State::Sparse(class) => 1 + class.transitions.len() / RANGES_A_PART,
-            _ => 1,
-        });
-        let state_steps = 1 + (parts.sum::<usize>() / PARTS_A_STEP) as u64;
+        let state_steps = 1 + (parts(&nfa) / PARTS_A_STEP) as u64;
         // What a few states need in any case: once or twice as much as the pattern, which is bounded.
         let least = Config::new().get_minimum_cache_capacity(&nfa).ok()?;
         let cache_bytes = least + budget.take_cache(LAZY_CACHE_BYTES_MIN..=LAZY_CACHE_BYTES);

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use regex_syntax::hir::{Class, ClassBytes, ClassBytesRange, Hir};
+use regex_syntax::hir::{Class, ClassBytes, ClassBytesRange, Hir, HirKind};
 
 /// A set of bytes; bit `b % 64` of word `b / 64` says whether byte `b` is in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -147,18 +147,43 @@ impl UnicodeClasses {
     }
 }
 
+/// General categories by the names that RE2 knows.
+const CATEGORIES: &str = "\
+    C Cc Cf Co Cs L Ll Lm Lo Lt Lu M Mc Me Mn N Nd Nl No P Pc Pd Pe Pf Pi Po Ps S Sc Sk Sm So Z Zl Zp Zs";
+
+/// Scripts by the names that RE2 knows.
+const SCRIPTS: &str = "\
+    Adlam Ahom Anatolian_Hieroglyphs Arabic Armenian Avestan Balinese Bamum Bassa_Vah Batak Bengali Bhaiksuki \
+    Bopomofo Brahmi Braille Buginese Buhid Canadian_Aboriginal Carian Caucasian_Albanian Chakma Cham Cherokee \
+    Chorasmian Common Coptic Cuneiform Cypriot Cypro_Minoan Cyrillic Deseret Devanagari Dives_Akuru Dogra Duployan \
+    Egyptian_Hieroglyphs Elbasan Elymaic Ethiopic Georgian Glagolitic Gothic Grantha Greek Gujarati Gunjala_Gondi \
+    Gurmukhi Han Hangul Hanifi_Rohingya Hanunoo Hatran Hebrew Hiragana Imperial_Aramaic Inherited \
+    Inscriptional_Pahlavi Inscriptional_Parthian Javanese Kaithi Kannada Katakana Kawi Kayah_Li Kharoshthi \
+    Khitan_Small_Script Khmer Khojki Khudawadi Lao Latin Lepcha Limbu Linear_A Linear_B Lisu Lycian Lydian \
+    Mahajani Makasar Malayalam Mandaic Manichaean Marchen Masaram_Gondi Medefaidrin Meetei_Mayek Mende_Kikakui \
+    Meroitic_Cursive Meroitic_Hieroglyphs Miao Modi Mongolian Mro Multani Myanmar Nabataean Nag_Mundari \
+    Nandinagari New_Tai_Lue Newa Nko Nushu Nyiakeng_Puachue_Hmong Ogham Ol_Chiki Old_Hungarian Old_Italic \
+    Old_North_Arabian Old_Permic Old_Persian Old_Sogdian Old_South_Arabian Old_Turkic Old_Uyghur Oriya Osage \
+    Osmanya Pahawh_Hmong Palmyrene Pau_Cin_Hau Phags_Pa Phoenician Psalter_Pahlavi Rejang Runic Samaritan \
+    Saurashtra Sharada Shavian Siddham SignWriting Sinhala Sogdian Sora_Sompeng Soyombo Sundanese Syloti_Nagri \
+    Syriac Tagalog Tagbanwa Tai_Le Tai_Tham Tai_Viet Takri Tamil Tangsa Tangut Telugu Thaana Thai Tibetan Tifinagh \
+    Tirhuta Toto Ugaritic Vai Vithkuqi Wancho Warang_Citi Yezidi Yi Zanabazar_Square";
+
+fn names() -> impl Iterator<Item = &'static str> {
+    CATEGORIES.split(' ').chain(SCRIPTS.split(' '))
+}
+
 fn unicode(name: &[u8]) -> Option<ByteSet> {
-    // Letters and underscores alone: nothing else of the other syntax can slip in.
-    if name.is_empty() || !name.iter().all(|b| b.is_ascii_alphabetic() || *b == b'_') {
-        return None;
-    }
     let name = std::str::from_utf8(name).ok()?;
     if name == "Any" {
         return Some(ByteSet::all());
     }
-    let hir = regex_syntax::parse(&format!(r"\p{{{name}}}")).ok()?;
-    let regex_syntax::hir::HirKind::Class(Class::Unicode(class)) = hir.kind() else {
-        return None;
+    // The other syntax knows more names, and more ways to write these.
+    names().find(|known| *known == name)?;
+    let hir = regex_syntax::parse(&format!(r"\p{{{name}}}")).ok();
+    let Some(HirKind::Class(Class::Unicode(class))) = hir.as_ref().map(Hir::kind) else {
+        // Surrogates, which are no text there. None of them is in Latin-1.
+        return Some(ByteSet::default());
     };
     // They are sorted: what follows the first that starts beyond Latin-1 lies beyond it too.
     let ranges = class.iter().map_while(|range| {
@@ -194,9 +219,14 @@ mod tests {
         assert!(!upper.contains(0xD7));
         assert_eq!(unicode(b"Cyrillic").unwrap(), ByteSet::default());
         assert_eq!(unicode(b"Any").unwrap(), ByteSet::all());
-        for name in [&b""[..], b"Nope", b"L}|a{", b"L u"] {
-            assert!(unicode(name).is_none());
+        for name in
+            [&b""[..], b"Nope", b"L}|a{", b"L u", b"lu", b"Letter", b"Alphabetic", b"ASCII", b"Cn"]
+        {
+            assert!(unicode(name).is_none(), "{}", name.escape_ascii());
         }
+        let unknown =
+            names().filter(|name| regex_syntax::parse(&format!(r"\p{{{name}}}")).is_err());
+        assert_eq!(unknown.collect::<Vec<_>>(), ["Cs"]);
     }
 
     #[test]

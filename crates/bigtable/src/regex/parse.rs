@@ -13,14 +13,14 @@
 //! atom        = byte | "." | "^" | "$" | class | escape | "(" alternation ")" | "(?flags)" | ...
 //! ```
 
-use regex_syntax::hir::{Hir, Look, Repetition};
+use regex_syntax::hir::{Hir, HirKind, Look, Repetition};
 
 use super::byte_set::{self, ByteSet, UnicodeClasses};
 
 /// The largest count of a repetition, and of nested repetitions multiplied: RE2's own limit.
 const REPEAT_MAX: u32 = 1000;
 
-/// Levels of groups within groups. Bounds the recursion here and in the compiler of the automaton;
+/// Levels of groups within groups. Bounds the recursion here and, with [`repeated`], in the compiler of the automaton;
 /// RE2 allows 1000, which would need a larger stack than a server's threads have to spare.
 const GROUP_DEPTH_MAX: u32 = 250;
 
@@ -161,9 +161,7 @@ impl<'a> Parser<'a> {
             if repeats > REPEAT_MAX {
                 return Err(SyntaxError::new("invalid repetition size", self.since(start)));
             }
-            let sub = Box::new(atom.hir);
-            let hir = Hir::repetition(Repetition { min, max, greedy: true, sub });
-            atoms.push(Tree { hir, repeats });
+            atoms.push(Tree { hir: repeated(atom.hir, min, max), repeats });
         }
         let repeats = atoms.iter().map(|atom| atom.repeats).max().unwrap_or(1);
         Ok(Tree { hir: Hir::concat(atoms.into_iter().map(|a| a.hir).collect()), repeats })
@@ -175,7 +173,11 @@ impl<'a> Parser<'a> {
         let start = self.at;
         self.at += 1;
         let counts = self.number().and_then(|min| {
-            let max = if self.eat(b",") { self.number() } else { Some(min) };
+            let max = match self.eat(b",") {
+                true if self.peek() == Some(b'}') => None,
+                true => Some(self.number()?),
+                false => Some(min),
+            };
             self.eat(b"}").then_some((min, max))
         });
         let Some((min, max)) = counts else {
@@ -515,6 +517,28 @@ impl<'a> Parser<'a> {
             None => Err(SyntaxError::new("missing ]", self.pattern)),
         }
     }
+}
+
+/// A part, repeated so often. Of `*`, `+` and `?` of one another one or two are left, as in RE2: what stands between operators may be nothing
+/// that is matched, like flags, so that a part may have as many as there is room for, and nobody could go through a tree of that depth.
+fn repeated(part: Hir, mut min: u32, mut max: Option<u32>) -> Hir {
+    const STAR: (u32, Option<u32>) = (0, None);
+    const QUERY: (u32, Option<u32>) = (0, Some(1));
+    let is_simple = |times| matches!(times, STAR | (1, None) | QUERY);
+    // Nothing, as often as one likes, is once or not at all.
+    if part.properties().maximum_len() == Some(0) {
+        (min, max) = (min.min(1), Some(max.map_or(1, |max| max.min(1))));
+    }
+    if let HirKind::Repetition(inner) = part.kind() {
+        let (of_part, times) = ((inner.min, inner.max), (min, max));
+        if is_simple(of_part) && is_simple(times) {
+            if of_part == STAR || of_part == times {
+                return part;
+            }
+            (min, max) = STAR;
+        }
+    }
+    Hir::repetition(Repetition { min, max, greedy: true, sub: Box::new(part) })
 }
 
 fn is_octal(byte: u8) -> bool {

@@ -29,6 +29,11 @@ fn patterns_match_the_whole_text() {
         (b"|a", b"a", true),
         (b"|a", b"b", false),
         (b"a||b", b"", true),
+        // Braces with what is no number of RE2's are text.
+        (b"a{0,02}", b"a{0,02}", true),
+        (b"a{0,02}", b"aa", false),
+        (b"a{0,x}", b"a{0,x}", true),
+        (b"a{1,}", b"aa", true),
         (b"()", b"", true),
         // The dot and newlines.
         (b".*", b"a\nb", false),
@@ -186,6 +191,8 @@ fn what_re2_refuses_is_refused_with_its_words() {
         (b"[b-a]", "invalid character class range: b-a"),
         (b"[[:nope:]]", "invalid character class range: [:nope:]"),
         (br"\p{Nope}", r"invalid character class range: \\p{Nope}"),
+        (br"\p{Alphabetic}", r"invalid character class range: \\p{Alphabetic}"),
+        (br"\p{greek}", r"invalid character class range: \\p{greek}"),
         (br"\p{Lu", r"invalid character class range: \\p{Lu"),
         (br"\p", r"invalid character class range: \\p"),
         (b"a(?=b)", "invalid perl operator: (?="),
@@ -201,6 +208,30 @@ fn what_re2_refuses_is_refused_with_its_words() {
     for (pattern, want) in cases {
         assert_eq!(&refusal(pattern), want, "{}", pattern.escape_ascii());
     }
+}
+
+#[test]
+fn many_operators_on_one_part_are_as_few_as_tell_the_same() {
+    // What stands between them is nothing that is matched, so that none is right after another.
+    for nothing in [&b"(?)"[..], b"(?i)", br"\Q\E"] {
+        let chain = |part: &[u8], operators: &[&[u8]]| {
+            let operators = operators.iter().cycle().take(6_000);
+            let rest = operators.flat_map(|operator| [nothing, operator]).flatten().copied();
+            compile(&part.iter().copied().chain(rest).collect::<Vec<u8>>())
+        };
+        let counts: &[&[u8]] = &[b"{0,1}", b"{1,}", b"{0,}", b"{1}"];
+        for operators in [&[&b"*"[..]][..], &[b"?", b"+"], &[b"+", b"*?", b"??"], counts] {
+            let regex = chain(b"ab*", operators);
+            assert!(regex.is_match(b"a") && regex.is_match(b"abbb"));
+            assert!(!regex.is_match(b"aa") && !regex.is_match(b""));
+            let regex = chain(b"^*a|^", operators);
+            assert!(regex.is_match(b"a") && regex.is_match(b"") && !regex.is_match(b"aa"));
+        }
+        let (some, once) = (chain(b"a", &[b"+"]), chain(b"a", &[b"?"]));
+        assert!(some.is_match(b"aa") && !some.is_match(b""));
+        assert!(once.is_match(b"") && once.is_match(b"a") && !once.is_match(b"aa"));
+    }
+    assert!(compile(b"(a+)?").is_match(b"") && compile(b"(a?)+").is_match(b"aa"));
 }
 
 #[test]
@@ -373,6 +404,25 @@ fn a_pattern_that_finds_a_new_state_at_each_byte_is_ended_by_the_steps_that_are_
     let mut steps_left = 100_000;
     assert_eq!(hostile().is_match_within(&noise(100), &mut steps_left), Some(false));
     assert!((10_000..99_000).contains(&steps_left), "{steps_left}");
+}
+
+#[test]
+fn alternatives_that_are_all_the_same_take_steps_each() {
+    let same = format!(r"(?:{})\C", "|".repeat(2_000)).repeat(8);
+    let many = compile(format!(r"\C*[\x00-\x7f]{same}").as_bytes());
+    let one = compile(br"\C*[\x00-\x7f]\C{8}");
+    let taken = |regex: &Regex| {
+        let mut steps_left = u64::MAX;
+        regex.is_match_within(&noise(100), &mut steps_left).unwrap();
+        u64::MAX - steps_left
+    };
+    assert!(taken(&many) > 100 * taken(&one), "{} and {}", taken(&many), taken(&one));
+    assert!(many.weight() > 100 * one.weight());
+    // Not built in full, either.
+    assert!(matches!(
+        compile(format!(r"(?:{}\C)b", "|".repeat(2_000)).as_bytes()).matcher,
+        Matcher::Automaton(Automaton::Lazy(_))
+    ));
 }
 
 #[test]
