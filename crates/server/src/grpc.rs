@@ -35,6 +35,7 @@ use tonic::{Response, Status};
 use crate::admission::{self, GatedBody, Hold, Inbound};
 use crate::call::Within;
 use crate::collect;
+use crate::large;
 use crate::limits::{HEADERS_KEPT_BYTES_MAX, HEADERS_REUSED_MAX};
 use crate::metrics::rpc::{Counted, Recorder};
 use crate::status::from_error;
@@ -293,26 +294,41 @@ pub fn no_rpc(path: &str) -> Answer {
 }
 
 /// Takes in the message of a request, which may have so many fields with a length.
-pub async fn receive<M: Message + Default>(
+pub async fn receive<M: Message + Default + 'static>(
     request: http::Request<GatedBody<impl Inbound>>,
     fields_max: usize,
 ) -> Result<Request<M>, Status> {
     let (head, message) = received(request).await?;
-    if message.len() / FIELD_BYTES_MIN > fields_max {
-        // The message itself is none of its fields.
-        check_fields(parts::count(&message, &Shape::All) - 1, fields_max)?;
-    }
-    decoded(head, message)
+    let work = move || {
+        if message.len() / FIELD_BYTES_MIN > fields_max {
+            // The message itself is none of its fields.
+            check_fields(parts::count(&message, &Shape::All) - 1, fields_max)?;
+        }
+        decoded(message)
+    };
+    let message = beside(&head, work).await??;
+    Ok(Request { message, head })
 }
 
 /// The same of one in which something repeats, for which there is room from then on.
-pub async fn receive_parts<M: Repeats>(
+pub async fn receive_parts<M: Repeats + 'static>(
     request: http::Request<GatedBody<impl Inbound>>,
 ) -> Result<Request<M>, Status> {
     let (head, message) = received(request).await?;
-    let bytes = M::decoded_bytes(&message).map_err(|error| from_error(&error))?;
+    let count = move || (M::decoded_bytes(&message), message);
+    let (bytes, message) = beside(&head, count).await?;
+    let bytes = bytes.map_err(|error| from_error(&error))?;
     head.hold.make_room_to_decode(bytes, M::LASTS).await?;
-    decoded(head, message)
+    let message = beside(&head, move || decoded(message)).await??;
+    Ok(Request { message, head })
+}
+
+/// Goes through a message: beside the core where it is large, since it may be of fields of two bytes each, which nothing else counts.
+async fn beside<T: Send + 'static>(
+    head: &Head,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Status> {
+    large::carry_out(large::hold_with(&head.hold, 0), move || async move { work() }).await
 }
 
 async fn received(
@@ -325,9 +341,8 @@ async fn received(
     Ok((head, collect::message(body).await?))
 }
 
-fn decoded<M: Message + Default>(head: Head, message: Bytes) -> Result<Request<M>, Status> {
-    let message = M::decode(message).map_err(|error| Status::internal(error.to_string()))?;
-    Ok(Request { message, head })
+fn decoded<M: Message + Default>(message: Bytes) -> Result<M, Status> {
+    M::decode(message).map_err(|error| Status::internal(error.to_string()))
 }
 
 fn check_fields(fields: usize, fields_max: usize) -> Result<(), Status> {

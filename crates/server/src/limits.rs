@@ -403,7 +403,8 @@ pub const REFUSED_CONNECTIONS_INTERVAL: Duration = Duration::from_mins(1);
 pub const SAMPLINGS_MAX: usize = 2;
 
 /// Threads for what blocks, at most, for each core: changes of the catalog, which take turns at one lock, drops of rows, [`SAMPLINGS_MAX`],
-/// and reads of old changes, of which there are [`CHANGE_DISK_READS_MAX`]. More would only wait; a flood of admin calls waits in a queue instead.
+/// and reads of old changes, of which there are [`CHANGE_DISK_READS_MAX`]. More would only wait. A flood of admin calls waits for half of them, and the rest is for what
+/// does not wait for the catalog.
 pub const BLOCKING_THREADS_MAX: usize = 64;
 
 /// Threads that sweep: one for tables and what belongs to them, one for backups, which may take long.

@@ -18,6 +18,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use tepui_bigtable::activity::{self, Working};
 use tepui_engine::io::IoEngine;
 use tepui_engine::relay;
+use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tonic::transport::server::TcpIncoming;
@@ -210,7 +211,10 @@ impl<S: Serves> Core<S> {
         let draining = GracefulShutdown::new();
         while let Some(accepted) = incoming.next().await {
             let accepted = match accepted {
-                Ok((stream, seat)) => Accepted::new(stream, seat, &streams, drain.clone()),
+                Ok((stream, seat)) => {
+                    end_when_full(&stream, KEEPALIVE_INTERVAL + KEEPALIVE_TIMEOUT);
+                    Accepted::new(stream, seat, &streams, drain.clone())
+                }
                 Err(error) => {
                     tracing::debug!(%error, "a connection was not accepted");
                     continue;
@@ -230,6 +234,15 @@ impl<S: Serves> Core<S> {
         drop(incoming);
         draining.shutdown().await;
         Ok(())
+    }
+}
+
+/// Has a connection end once its peer has taken nothing of what is sent for so long. Probes end one that is silent: where what was sent before lies in
+/// their way, HTTP/2 waits for it for ever, with the message that it is in.
+fn end_when_full(stream: &TcpStream, after: Duration) {
+    let after_ms = u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
+    if let Err(error) = rustix::net::sockopt::set_tcp_user_timeout(stream, after_ms) {
+        tracing::debug!(%error, "a connection may stay for long after its peer is gone");
     }
 }
 
@@ -258,7 +271,7 @@ mod tests {
     use crate::dispatch::Others;
     use crate::placement::Connections;
     use tepui_engine::io::{Env, IoMode, Spawner as _, ThreadSpawner};
-    use tokio::io::AsyncReadExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tonic::service::Routes;
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_client::HealthClient;
@@ -307,6 +320,18 @@ mod tests {
         assert!(endpoint.connect().await.is_err());
     }
 
+    #[tokio::test]
+    async fn a_connection_whose_peer_takes_nothing_that_is_sent_ends() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut stream, _) = listener.accept().await.unwrap();
+        end_when_full(&stream, Duration::from_millis(100));
+        let lots = vec![0; 64 << 20];
+        let error = stream.write_all(&lots).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
+        drop(peer);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_connection_on_which_nobody_speaks_gives_its_place_to_one_on_which_somebody_does() {
         let listener = crate::listener::bind(([127, 0, 0, 1], 0).into(), 1).unwrap().remove(0);
@@ -321,7 +346,7 @@ mod tests {
             working: Arc::default(),
         };
         let speak = async {
-            let mut silent = tokio::net::TcpStream::connect(address).await.unwrap();
+            let mut silent = TcpStream::connect(address).await.unwrap();
             // Time stands still while there is something to do.
             while connections.figures().open == 0 {
                 tokio::task::yield_now().await;

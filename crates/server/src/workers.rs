@@ -5,9 +5,12 @@
 //! the system has left later: where it refuses another thread, work waits for those there are. (tokio's own threads for this
 //! leave when they are idle, and its `spawn_blocking` panics where the next is refused.)
 //!
+//! What waits for a lock has half of the threads at most: the rest is for work that none of it holds up.
+//!
 //! ```text
-//!  run ──► queue ──► a thread that is idle, or a new one ──► the result, to whoever waits
-//!                    (one that is idle stays, others leave after WORKER_IDLE)
+//!  run_in_turn ─► turn ─┐
+//!  run ─────────────────┴► queue ──► a thread that is idle, or a new one ──► the result, to whoever waits
+//!                                  (one that is idle stays, others leave after WORKER_IDLE)
 //! ```
 
 use std::cell::RefCell;
@@ -19,7 +22,7 @@ use std::time::Duration;
 
 use tepui_bigtable::error::Result;
 use tepui_engine::io::Spawner;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::limits::WORKER_IDLE;
 
@@ -30,6 +33,8 @@ pub struct Workers {
     name: &'static str,
     threads_max: usize,
     idle_max: Duration,
+    /// Of work that takes turns, with itself or others, after it has begun.
+    turns: Arc<Semaphore>,
 }
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -45,7 +50,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Work that no thread has taken: as much as there are requests, whose number admission bounds.
+    /// Work that no thread has taken: no more than has turns, and what other limits bound.
     queue: VecDeque<Work>,
     threads: usize,
     /// Of these, those who wait for work.
@@ -71,7 +76,8 @@ impl Workers {
         threads_max: usize,
         idle_max: Duration,
     ) -> Result<Self> {
-        let workers = Self { shared: Arc::default(), spawner, name, threads_max, idle_max };
+        let turns = Arc::new(Semaphore::new((threads_max / 2).max(1)));
+        let workers = Self { shared: Arc::default(), spawner, name, threads_max, idle_max, turns };
         workers.spawn(&mut workers.shared.lock())?;
         Ok(workers)
     }
@@ -204,13 +210,27 @@ impl Drop for Lent {
     }
 }
 
+fn own() -> Arc<Workers> {
+    let own = OWN.with_borrow(Option::clone);
+    own.expect("requests run on a core's thread, which has workers")
+}
+
 /// Has work done by the workers that were lent to this thread, as [`Workers::run`] does.
 pub async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let result = OWN.with(|own| {
-        let own = own.borrow();
-        own.as_ref().expect("requests run on a core's thread, which has workers").run(work)
+    own().run(work).await
+}
+
+/// The same for work that waits for what others do, as changes of the catalog do for each other. Who goes away while it is not its turn leaves nothing behind.
+pub async fn run_in_turn<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let own = own();
+    let turn = Arc::clone(&own.turns).acquire_owned().await.ok()?;
+    let work = own.run(move || {
+        let _turn = turn;
+        work()
     });
-    result.await
+    work.await
 }
 
 #[cfg(test)]
@@ -286,6 +306,30 @@ mod tests {
         drop(go);
         assert!(stuck.await.is_some());
         assert!(workers.shared.lock().threads <= 2);
+    }
+
+    #[tokio::test]
+    async fn what_takes_turns_leaves_threads_to_the_rest_and_nothing_behind_where_it_is_given_up() {
+        let workers = Arc::new(Workers::start(few(9).0, "tepui-work", 4).unwrap());
+        let _lent = lend(Arc::clone(&workers));
+        let (go, may_go) = mpsc::channel::<()>();
+        let may_go = Arc::new(Mutex::new(may_go));
+        let stuck = || {
+            let may_go = Arc::clone(&may_go);
+            let work = run_in_turn(move || may_go.lock().unwrap().recv().is_err());
+            let mut work = Box::pin(work);
+            assert!((&mut work).now_or_never().is_none());
+            work
+        };
+        let mut all: Vec<_> = std::iter::repeat_with(stuck).take(10).collect();
+        assert_eq!(run(|| 1).await, Some(1));
+        let last = all.pop();
+        drop(all.split_off(2));
+        assert!(workers.shared.lock().queue.is_empty());
+        drop(go);
+        for work in all.into_iter().chain(last) {
+            assert_eq!(work.await, Some(true));
+        }
     }
 
     #[tokio::test]

@@ -18,7 +18,7 @@ use tepui_engine::pressure::Priority;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Response, Status};
 
-use super::{Tables, blocking};
+use super::{Tables, blocking_alone};
 use crate::admission::{Answer, Hold, Streams, rate};
 use crate::api::kept;
 use crate::api::session::{ClientConfiguration, GetClientConfigurationRequest};
@@ -183,7 +183,7 @@ impl DataService {
         let mut answer = self.streams.answer(head.hold.clone());
         // What waits for its turn goes with its request.
         let turn = turn(&self.samplings, &mut answer).await?;
-        let samples = blocking(move || {
+        let samples = blocking_alone(move || {
             let _turn = turn;
             target.table.sample_row_keys(target.view(), request.row_range.as_ref())
         })

@@ -39,7 +39,7 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/dispatch.rs"));
 }
 
-/// Runs work that blocks (commits to the meta store, creation of tablets) off the core's runtime, so that
+/// Runs work that blocks and may wait for what others do (commits to the meta store, creation of tablets) off the core's runtime, so that
 /// the core's other requests go on. Work that has not begun when nobody waits for it any more is dropped, and its request with
 /// it: what is deleted long after a client gave up might be what it has made since. Work that has begun goes on to its end.
 async fn blocking<T: Send + 'static>(
@@ -52,16 +52,30 @@ async fn blocking<T: Send + 'static>(
 async fn blocking_asked<T: Send + 'static>(
     work: impl FnOnce(&Asked) -> Result<T> + Send + 'static,
 ) -> Result<T, Status> {
+    blocking_on(work, workers::run_in_turn).await
+}
+
+/// As [`blocking`], for what waits for nobody, and of which other limits bound how much there is.
+async fn blocking_alone<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T, Status> {
+    blocking_on(move |_: &Asked| work(), workers::run).await
+}
+
+async fn blocking_on<T: Send + 'static, D: Future<Output = Option<Result<T>>>>(
+    work: impl FnOnce(&Asked) -> Result<T> + Send + 'static,
+    run: impl FnOnce(Box<dyn FnOnce() -> Result<T> + Send>) -> D,
+) -> Result<T, Status> {
     // Whoever waits has the work, and whoever begins it takes it.
     let waiting = Arc::new(Mutex::new(Some(work)));
     let queued = Arc::downgrade(&waiting);
-    let done = workers::run(move || {
+    let done = run(Box::new(move || {
         let take = |work: Arc<Mutex<Option<_>>>| {
             work.lock().unwrap_or_else(PoisonError::into_inner).take()
         };
         let work = queued.upgrade().and_then(take).ok_or_else(given_up)?;
         work(&Asked(queued))
-    })
+    }))
     .await;
     drop(waiting);
     match done {
@@ -170,10 +184,7 @@ mod tests {
                 Ok(())
             }
         };
-        let first = blocking(move || {
-            let _ = may_go.recv();
-            Ok(())
-        });
+        let first = workers::run(move || may_go.recv());
         let given_up = blocking(saying("given up"));
         let (mut first, mut given_up) = (Box::pin(first), Box::pin(given_up));
         assert!(futures::poll!(&mut first).is_pending());
@@ -182,7 +193,7 @@ mod tests {
         let wanted = blocking(saying("wanted"));
         drop(go);
         let (first, wanted) = tokio::join!(first, wanted);
-        first.unwrap();
+        assert!(first.is_some());
         wanted.unwrap();
         assert_eq!(said.recv().await, Some("wanted"));
     }
@@ -191,10 +202,7 @@ mod tests {
     async fn work_that_nobody_waits_for_lets_go_of_its_request_before_its_turn() {
         let _lent = one_worker();
         let (go, may_go) = std::sync::mpsc::channel::<()>();
-        let mut first = Box::pin(blocking(move || {
-            let _ = may_go.recv();
-            Ok(())
-        }));
+        let mut first = Box::pin(workers::run(move || may_go.recv()));
         assert!(futures::poll!(&mut first).is_pending());
         let request = Arc::new(());
         let kept = Arc::downgrade(&request);
@@ -206,7 +214,7 @@ mod tests {
         drop(given_up);
         assert_eq!(kept.strong_count(), 0);
         drop(go);
-        first.await.unwrap();
+        assert!(first.await.is_some());
     }
 
     #[tokio::test]
