@@ -14,18 +14,22 @@ use tepui_server::metrics::process;
 pub enum Command {
     /// Prints every key's value and where it comes from; fails where something is wrong
     Check {
-        /// A TOML file
-        #[arg(long, value_name = "FILE", env = "TEPUI_CONFIG")]
+        /// A TOML file [env: TEPUI_CONFIG]
+        #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
+        /// Say below each key what it is
+        #[arg(long)]
+        explain: bool,
     },
 }
 
 /// Runs the command.
 pub fn run(command: &Command) -> Result<()> {
-    let Command::Check { config } = command;
+    let Command::Check { config, explain } = command;
     let effective = load(config.as_ref(), Vec::new())?;
     let mut out = std::io::stdout().lock();
-    let written = out.write_all(table(&effective).as_bytes()).and_then(|()| out.flush());
+    let table = table(&effective, *explain);
+    let written = out.write_all(table.as_bytes()).and_then(|()| out.flush());
     written.map_err(|error| Error::internal(format!("stdout: {error}")))?;
     for warning in &effective.warnings {
         output::complain(&format!("tepui: warning: {warning}"));
@@ -33,12 +37,18 @@ pub fn run(command: &Command) -> Result<()> {
     Ok(())
 }
 
+/// A variable of the environment that stands for a flag. An empty one is none: files that set variables for containers often have such.
+pub fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
 /// The configuration from a file, the environment and flags (key, flag, value).
 pub fn load(
     file: Option<&PathBuf>,
     flags: Vec<(&'static str, &'static str, String)>,
 ) -> Result<Effective> {
-    let file = file.map(|path| config::read_file(path.clone())).transpose()?;
+    let file = file.cloned().or_else(|| variable(config::ENV_FILE).map(PathBuf::from));
+    let file = file.map(config::read_file).transpose()?;
     let env = environment(std::env::vars_os())?;
     let machine_bytes = process::memory_limit_bytes();
     let processors = process::processors();
@@ -51,9 +61,8 @@ fn environment(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<Vec<(String, String)>> {
     let named = variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
-    let ours = named.filter(|(name, _)| {
-        name.starts_with(config::ENV_PREFIX) && !config::ENV_NOT_KEYS.contains(&name.as_str())
-    });
+    let ours =
+        named.filter(|(name, _)| name.starts_with(config::ENV_PREFIX) && name != config::ENV_FILE);
     ours.map(|(name, value)| match value.into_string() {
         Ok(value) => Ok((name, value)),
         Err(_) => Err(Error::invalid_argument(format!("${name} is not UTF-8"))),
@@ -61,14 +70,15 @@ fn environment(
     .collect()
 }
 
-/// One line for each key: name, value, source.
-fn table(effective: &Effective) -> String {
+/// One line for each key: name, value, source; below it what the key is, where that is wanted.
+fn table(effective: &Effective, explain: bool) -> String {
     let width = |column: fn(&config::Setting) -> usize| {
         effective.settings.iter().map(column).max().unwrap_or(0)
     };
     let (names, values) = (width(|s| s.key.name.len()), width(|s| s.value.len()));
     let line = |s: &config::Setting| {
-        format!("{:names$}  {:values$}  ({})\n", s.key.name, s.value, s.source)
+        let about = if explain { format!("    {}\n", s.key.about) } else { String::new() };
+        format!("{:names$}  {:values$}  ({})\n{about}", s.key.name, s.value, s.source)
     };
     effective.settings.iter().map(line).collect()
 }
@@ -83,7 +93,11 @@ mod tests {
             flags: vec![("listen", "--listen", "127.0.0.1:1".to_owned())],
             ..Inputs::default()
         };
-        let table = table(&config::resolve(&inputs).unwrap());
+        let effective = config::resolve(&inputs).unwrap();
+        let explained = super::table(&effective, true);
+        assert_eq!(explained.lines().count(), 2 * config::KEYS.len());
+        assert!(explained.contains("\n    HOST:PORT to listen on; port 0 takes a free one\n"));
+        let table = table(&effective, false);
         assert_eq!(table.lines().count(), config::KEYS.len());
         let listen = table.lines().find(|line| line.starts_with("listen ")).unwrap();
         assert!(listen.contains("127.0.0.1:1") && listen.ends_with("(--listen)"), "{listen}");

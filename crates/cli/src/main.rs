@@ -71,10 +71,8 @@ fn main() -> ExitCode {
         Command::Inspect(command) => inspect::run(&command),
     };
     if let Err(error) = &done {
-        for line in error.message().lines() {
-            // As the log, which may have lines before it: it ends whether or not somebody takes it.
-            logging::say(&format!("tepui: {line}"));
-        }
+        // As the log, which may have lines before it: it ends whether or not somebody takes it.
+        logging::say_failed(error.message());
     }
     logging::flush();
     if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

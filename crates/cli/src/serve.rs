@@ -24,8 +24,8 @@ pub struct Args {
     /// The address to listen on; port 0 takes a free one [default: 127.0.0.1:8086]
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// A TOML file; `tepui config check` shows its keys
-    #[arg(long, value_name = "FILE", env = "TEPUI_CONFIG")]
+    /// A TOML file; `tepui config check --explain` shows its keys [env: TEPUI_CONFIG]
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 

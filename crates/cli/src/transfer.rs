@@ -19,20 +19,21 @@ use tepui_transfer::error::{Error, ErrorKind, Result};
 use tepui_transfer::format;
 use tepui_transfer::format::csv;
 
+use crate::config;
+
+/// The variable by which all clients find a server, and where one is without.
+const ENDPOINT_VARIABLE: &str = "BIGTABLE_EMULATOR_HOST";
+const ENDPOINT_DEFAULT: &str = "127.0.0.1:8086";
+
 /// The exit code of an import that set records aside.
 pub const EXIT_REJECTED: u8 = 3;
 
 /// Where the table is.
 #[derive(Debug, Clone, clap::Args)]
 pub struct TableArgs {
-    /// The server, HOST:PORT, without TLS
-    #[arg(
-        long,
-        env = "BIGTABLE_EMULATOR_HOST",
-        default_value = "127.0.0.1:8086",
-        value_name = "HOST:PORT"
-    )]
-    endpoint: String,
+    /// The server, HOST:PORT, without TLS [env: BIGTABLE_EMULATOR_HOST] [default: 127.0.0.1:8086]
+    #[arg(long, value_name = "HOST:PORT")]
+    endpoint: Option<String>,
     /// The project's id
     #[arg(long, value_name = "ID")]
     project: String,
@@ -51,9 +52,14 @@ pub struct TableArgs {
 }
 
 impl TableArgs {
+    fn endpoint(&self) -> String {
+        let named = || config::variable(ENDPOINT_VARIABLE)?.into_string().ok();
+        self.endpoint.clone().or_else(named).unwrap_or_else(|| ENDPOINT_DEFAULT.to_owned())
+    }
+
     pub fn target(&self) -> Target {
         Target {
-            endpoint: self.endpoint.clone(),
+            endpoint: self.endpoint(),
             project: self.project.clone(),
             instance: self.instance.clone(),
             table: self.table.clone(),

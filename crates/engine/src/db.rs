@@ -26,7 +26,7 @@ use crate::layout::{Layout, parse_number};
 use crate::log::{CommitPipeline, Hlc, LocalLog, LogFigures, LogOptions, ReplayProgress};
 use crate::manifest::{LocalMetaStore, MetaStore, TabletManifest, VersionEdit};
 use crate::memtable::MemtableMemory;
-use crate::offline::CatalogReader;
+use crate::offline::{CatalogReader, of_other_user};
 use crate::sst::IndexMemory;
 use crate::store::SstStore;
 use crate::tablet::{Replay, Tablet, TabletId, TabletStats};
@@ -145,7 +145,7 @@ impl Engine {
     /// is damaged, and where the log or the meta store is missing beside data. A damaged SST does not keep the engine from opening: its rows fail when read.
     /// `InvalidArgument` where the options do not fit together, and where a newer version wrote a file.
     pub fn open(env: Env, dir: &Path, options: EngineOptions) -> Result<Arc<Self>> {
-        Self::open_knowing(env, dir, options, None)
+        Self::open_knowing(env, dir, options, None).map_err(of_other_user)
     }
 
     /// The same, where `catalog` tells which tablets the meta store names: `Corruption` too, with nothing removed, where
@@ -156,7 +156,7 @@ impl Engine {
         options: EngineOptions,
         catalog: CatalogReader<'_>,
     ) -> Result<Arc<Self>> {
-        Self::open_knowing(env, dir, options, Some(catalog))
+        Self::open_knowing(env, dir, options, Some(catalog)).map_err(of_other_user)
     }
 
     fn open_knowing(

@@ -22,7 +22,18 @@ pub fn bind(address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
     (0..count).map(|_| listen(address, true)).collect()
 }
 
+/// Fails where an address is none of this machine's, or somebody listens there. Nothing listens meanwhile, so that no client waits in vain.
+pub fn check(address: SocketAddr) -> io::Result<()> {
+    bound(address, false).map(drop)
+}
+
 fn listen(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
+    let socket = bound(address, shared)?;
+    rustix::net::listen(&socket, ACCEPT_BACKLOG)?;
+    Ok(TcpListener::from(socket))
+}
+
+fn bound(address: SocketAddr, shared: bool) -> io::Result<OwnedFd> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
@@ -35,8 +46,7 @@ fn listen(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
         sockopt::set_socket_reuseport(&socket, true)?;
     }
     rustix::net::bind(&socket, &address)?;
-    rustix::net::listen(&socket, ACCEPT_BACKLOG)?;
-    Ok(TcpListener::from(socket))
+    Ok(socket)
 }
 
 #[cfg(test)]
@@ -61,7 +71,9 @@ mod tests {
         let address = first[0].local_addr().unwrap();
         let error = bind(address, 2).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(check(address).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(first);
+        check(address).unwrap();
         bind(address, 2).unwrap();
     }
 }

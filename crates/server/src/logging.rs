@@ -58,8 +58,20 @@ pub fn init(format: LogFormat, level: &str) -> Result<()> {
     };
     // Not joined: it may be at a line that nobody takes.
     drop(ThreadSpawner.spawn("tepui-stderr", Box::new(work))?);
-    LINES.lock().has_writer = true;
+    let mut lines = LINES.lock();
+    (lines.has_writer, lines.is_json) = (true, format == LogFormat::Json);
     Ok(())
+}
+
+/// Says what ended the program: as the log says it where that is JSON, which is read line by line, and as [`say`] does otherwise.
+pub fn say_failed(message: &str) {
+    if LINES.lock().is_json && tracing::enabled!(tracing::Level::ERROR) {
+        tracing::error!("{message}");
+        return;
+    }
+    for line in message.lines() {
+        say(&format!("tepui: {line}"));
+    }
 }
 
 /// Says a line on stderr, behind what was logged.
@@ -96,6 +108,7 @@ struct State {
     /// Some were taken, and not all of them are written.
     is_writing: bool,
     has_writer: bool,
+    is_json: bool,
 }
 
 impl State {
@@ -106,8 +119,13 @@ impl State {
 
 impl Lines {
     const fn new() -> Self {
-        let state =
-            State { waiting: Vec::new(), left_out: 0, is_writing: false, has_writer: false };
+        let state = State {
+            waiting: Vec::new(),
+            left_out: 0,
+            is_writing: false,
+            has_writer: false,
+            is_json: false,
+        };
         Self { state: Mutex::new(state), bell: Condvar::new(), written: Condvar::new() }
     }
 

@@ -86,6 +86,10 @@ struct Thread {
 /// Starts a server by its configuration. Blocks until it accepts connections.
 pub fn start(env: Env, config: &Config) -> Result<Running> {
     let address = listen_address(config)?;
+    // Before anything is changed for a server that nobody could reach.
+    for address in [Some(address), config.metrics_listen].into_iter().flatten() {
+        listener::check(address).map_err(|error| cannot_listen(address, &error))?;
+    }
     let options = config.engine.clone();
     let catalog = &crate::catalog::entry_of;
     let engine = Engine::open_with_catalog(env.clone(), &config.data, options, catalog)?;
@@ -100,6 +104,10 @@ pub fn start(env: Env, config: &Config) -> Result<Running> {
         }
     }
     start_over(env, engine, address, config)
+}
+
+fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Error {
+    Error::unavailable(format!("cannot listen on {address}: {error}"))
 }
 
 /// What speaks against the wall clock at a start.
@@ -198,14 +206,12 @@ fn start_over(
     backups.resume()?;
     operations.abort_interrupted();
 
-    let cannot_listen =
-        |address, error| Error::unavailable(format!("cannot listen on {address}: {error}"));
     let listeners = listener::bind(address, config.core_count())
-        .map_err(|error| cannot_listen(address, error))?;
+        .map_err(|error| cannot_listen(address, &error))?;
     let metrics = match config.metrics_listen {
         None => None,
         Some(address) => {
-            Some(endpoint::bind(address).map_err(|error| cannot_listen(address, error))?)
+            Some(endpoint::bind(address).map_err(|error| cannot_listen(address, &error))?)
         }
     };
     let metrics_address = metrics.as_ref().and_then(|listener| listener.local_addr().ok());

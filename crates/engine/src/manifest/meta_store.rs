@@ -309,7 +309,7 @@ impl LocalMetaStore {
 fn missing(dir: &Path, data: &Path) -> Error {
     let (dir, data) = (dir.display(), data.display());
     let message = format!(
-        "{dir}: the catalog is missing, but there is {data}. Nothing was changed: restore {dir} from a \
+        "{dir}: the catalog is missing, but there is {data}. No data was changed: restore {dir} from a \
          backup, and then run `tepui repair` before a start, which removes what an older catalog does not name; \
          without a catalog nobody knows which tablet is whose"
     );

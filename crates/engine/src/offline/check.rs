@@ -147,7 +147,7 @@ fn unchecked(unread: &Finding, damage: &[&Finding]) -> crate::Error {
 pub(super) const OF_OTHER_USER: &str = "This user may not: change the owner of the directory's files (chown -R), or run the command as the user that they belong to";
 
 /// An error that ended a check or kept a repair from its begin, with what to do.
-pub(super) fn of_other_user(error: crate::Error) -> crate::Error {
+pub(crate) fn of_other_user(error: crate::Error) -> crate::Error {
     if !error.is_denied() {
         return error;
     }

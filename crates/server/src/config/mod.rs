@@ -39,8 +39,8 @@ pub const AUTO: &str = "auto";
 /// Before every environment variable of the server.
 pub const ENV_PREFIX: &str = "TEPUI_";
 
-/// Variables with the prefix that are not keys: the path of the file itself.
-pub const ENV_NOT_KEYS: [&str; 1] = ["TEPUI_CONFIG"];
+/// The one variable with the prefix that is no key: the path of the file itself.
+pub const ENV_FILE: &str = "TEPUI_CONFIG";
 
 /// A server's configuration, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -266,7 +266,7 @@ pub fn resolve(inputs: &Inputs) -> Result<Effective> {
         }
     }
     for (name, value) in &inputs.env {
-        if !name.starts_with(ENV_PREFIX) || ENV_NOT_KEYS.contains(&name.as_str()) {
+        if !name.starts_with(ENV_PREFIX) || name == ENV_FILE {
             continue;
         }
         match KEYS.iter().find(|key| key.env_name() == *name) {

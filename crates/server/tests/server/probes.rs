@@ -375,6 +375,21 @@ async fn a_server_of_which_a_thread_has_ended_ends_as_a_whole_with_an_error() {
     }
 }
 
+#[test]
+fn where_a_port_is_taken_nothing_of_the_directory_is_touched() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = other.local_addr().unwrap();
+    let free = "127.0.0.1:0".to_owned();
+    for (listen, metrics_listen) in [(taken.to_string(), None), (free, Some(taken))] {
+        let env = memory();
+        let data = PathBuf::from("/tepui");
+        let config = Config { data, listen, metrics_listen, ..Config::default() };
+        let error = server::start(env.clone(), &config).map(|_| ()).unwrap_err();
+        assert!(error.message().starts_with(&format!("cannot listen on {taken}")), "{error}");
+        assert!(!env.files.exists(&config.data).unwrap(), "it was not even made");
+    }
+}
+
 #[tokio::test]
 async fn an_engine_that_panics_as_it_closes_is_no_orderly_stop() {
     let mut env = memory();
