@@ -32,6 +32,11 @@ pub(super) const READ_UNCHECKED_BYTES_MAX: usize = 1 << 20;
 /// values have 100 MiB, a fifth of a second of a disk of 500 MB/s. Two of the largest read-aheads: a device is as fast with these.
 pub(super) const ATTEMPT_BYTES_MAX: usize = 2 << 20;
 
+/// Whether the device takes more than one attempt for a read of so many bytes: such reads have lanes of their own.
+pub(super) fn is_large(len: usize) -> bool {
+    len > ATTEMPT_BYTES_MAX
+}
+
 /// Interruptions (EINTR, EAGAIN) of one read, which are repeated without further ado. Signals are rare;
 /// this many in one read are a device that will never answer.
 const INTERRUPTIONS_MAX: u32 = 1_000;
@@ -276,13 +281,24 @@ pub(super) fn read_blocking(
     offset: u64,
     len: usize,
 ) -> Result<Bytes> {
+    read_blocking_while(file, device, offset, len, || Ok(()))
+}
+
+/// The same for as long as it is wanted, which is asked before each attempt but the first: an error ends the read.
+pub(super) fn read_blocking_while(
+    file: &dyn RandomFile,
+    device: &DeviceFile<'_>,
+    offset: u64,
+    len: usize,
+    is_wanted: impl Fn() -> Result<()>,
+) -> Result<Bytes> {
     let mut read = Read::new(file, device, offset, len, Haste::MayWait)?;
     while !read.is_complete() {
         let before = read.filled();
         let attempt = file.answer(read.attempt_blocking(device.fd));
         match read.advance(file, device.metrics, before, attempt) {
             Next::Done => break,
-            Next::Again => {}
+            Next::Again => is_wanted()?,
             Next::Failed(error) => return Err(error),
         }
     }

@@ -4,9 +4,13 @@
 //! particular runtime. [`InlineIo`] reads on the calling thread, for tests and offline tools.
 //!
 //! ```text
-//! read_batch ──► gate (PREAD_QUEUE_READS_MAX) ──► queue ──► worker 1..n ──► slot i of the batch
-//!                                                                              last one done ──► future
+//! read_batch ──► gate (PREAD_QUEUE_READS_MAX) ─┬─► reads ─┬──► worker 1..n ──► slot i of the batch
+//!                                              └─► large ─┘                    last one done ──► future
+//!                                                     at most PREAD_LARGE_READS_MAX under way
 //! ```
+//!
+//! Whichever came first goes first, but for large reads beyond those that may be under way: small ones pass them. A large read is made
+//! in parts, and left between two of them when nobody waits for it any more.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,6 +20,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use super::device::{is_large, read_blocking_while};
 use super::{IoEngine, JoinHandle, PREAD_THREADS, ReadRequest, Spawner};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -23,6 +28,11 @@ use crate::error::{Error, ErrorKind, Result};
 /// wants some hundreds in flight); more would only queue here what had better wait in its own request.
 /// A batch that is larger by itself is let in when it is alone.
 pub const PREAD_QUEUE_READS_MAX: u32 = 4096;
+
+/// Large reads under way in a [`PreadPool`], which all cores share. With one, a single value of 100 MiB on a slow disk keeps the others
+/// waiting; each more has a buffer of as many bytes and a part of the device that small reads would have, and two in parts of 2 MiB
+/// keep most devices busy.
+const PREAD_LARGE_READS_MAX: usize = 2;
 
 /// Reads on the calling thread, one after the other.
 #[derive(Debug, Default)]
@@ -52,6 +62,13 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     reads: VecDeque<Read>,
+    /// Those that the device takes several attempts for.
+    large: VecDeque<Read>,
+    large_under_way: usize,
+    /// How many of them may be.
+    large_max: usize,
+    /// Reads that have come so far.
+    came: u64,
     closing: bool,
 }
 
@@ -59,6 +76,8 @@ struct Read {
     request: ReadRequest,
     slot: usize,
     batch: Arc<Mutex<Batch>>,
+    /// How many came before it.
+    came: u64,
 }
 
 struct Batch {
@@ -99,6 +118,8 @@ impl PreadPool {
                 }
             }
         }
+        // One thread at least is left for small reads, where there are several.
+        lock(&shared.queue).large_max = (started.len() - 1).clamp(1, PREAD_LARGE_READS_MAX);
         let gate = Arc::new(Semaphore::new(PREAD_QUEUE_READS_MAX as usize));
         Ok(Self { shared, gate, threads: Mutex::new(started) })
     }
@@ -119,11 +140,9 @@ impl Shared {
         }));
         let reads = requests.len();
         let mut queue = lock(&self.queue);
-        queue.reads.extend(requests.into_iter().enumerate().map(|(slot, request)| Read {
-            request,
-            slot,
-            batch: Arc::clone(&batch),
-        }));
+        for (slot, request) in requests.into_iter().enumerate() {
+            queue.push(request, slot, &batch);
+        }
         drop(queue);
         // One each: threads that find nothing only keep the others from the queue. Each call is one of the system.
         if reads < PREAD_THREADS {
@@ -139,18 +158,15 @@ impl Shared {
     fn work(&self) {
         let mut queue = lock(&self.queue);
         loop {
-            if let Some(Read { request, slot, batch }) = queue.reads.pop_front() {
+            if let Some(read) = queue.next() {
                 drop(queue);
-                // Nobody waits any more when the future was dropped: spare the device.
-                let wanted = lock(&batch).done.as_ref().is_some_and(|done| !done.is_closed());
-                let result = if wanted {
-                    request.file.read_at(request.offset, request.len)
-                } else {
-                    Err(closed())
-                };
-                Batch::finish(&batch, slot, result);
+                let was_large = is_large(read.request.len);
+                read.carry_out();
                 queue = lock(&self.queue);
+                // Whoever ends one looks for the next here, so that nobody need be woken for it.
+                queue.large_under_way -= usize::from(was_large);
             } else if queue.closing {
+                // Large reads that are left are for those who carry others out.
                 return;
             } else {
                 queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
@@ -159,7 +175,48 @@ impl Shared {
     }
 }
 
+impl Queue {
+    fn push(&mut self, request: ReadRequest, slot: usize, batch: &Arc<Mutex<Batch>>) {
+        let lane = if is_large(request.len) { &mut self.large } else { &mut self.reads };
+        lane.push_back(Read { request, slot, batch: Arc::clone(batch), came: self.came });
+        self.came += 1;
+    }
+
+    /// The next read that may begin.
+    fn next(&mut self) -> Option<Read> {
+        if self.large_under_way < self.large_max
+            && let Some(large) = self.large.front()
+            && self.reads.front().is_none_or(|read| large.came < read.came)
+        {
+            self.large_under_way += 1;
+            return self.large.pop_front();
+        }
+        self.reads.pop_front()
+    }
+}
+
+impl Read {
+    /// Reads and answers, on this thread.
+    fn carry_out(self) {
+        let Self { request: ReadRequest { file, offset, len }, slot, batch, .. } = self;
+        // Nobody waits any more when the future was dropped: spare the device.
+        let is_wanted = || if Batch::is_wanted(&batch) { Ok(()) } else { Err(closed()) };
+        let result = is_wanted().and_then(|()| match file.device() {
+            Some(device) if is_large(len) => {
+                read_blocking_while(file.as_ref(), &device, offset, len, is_wanted)
+            }
+            _ => file.read_at(offset, len),
+        });
+        Batch::finish(&batch, slot, result);
+    }
+}
+
 impl Batch {
+    /// Whether anybody waits for it.
+    fn is_wanted(batch: &Mutex<Self>) -> bool {
+        lock(batch).done.as_ref().is_some_and(|done| !done.is_closed())
+    }
+
     fn finish(batch: &Mutex<Self>, slot: usize, result: Result<Bytes>) {
         let mut batch = lock(batch);
         if let Some(place) = batch.results.get_mut(slot) {
@@ -225,9 +282,13 @@ impl fmt::Debug for PreadPool {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
 
     use super::*;
-    use crate::io::{Files, MemoryFiles, RandomFile, ThreadSpawner};
+    use crate::io::device::ATTEMPT_BYTES_MAX;
+    use crate::io::{Attempt, DeviceFile, Files, IoMode, LocalFiles};
+    use crate::io::{MemoryFiles, RandomFile, ThreadSpawner};
 
     fn file_of(len: usize) -> Arc<dyn RandomFile> {
         let files = MemoryFiles::new();
@@ -301,5 +362,128 @@ mod tests {
             drop(pool.read_batch(requests(&file, PREAD_QUEUE_READS_MAX as usize)));
         }
         check(&pool.read_batch(requests(&file, 20)).await);
+    }
+
+    /// Of a read in three parts.
+    const LARGE_BYTES: usize = 2 * ATTEMPT_BYTES_MAX + 1;
+
+    /// A file that tells of its reads as they begin, whose large ones wait until they are let go, and that gives an error where too many
+    /// of these are under way.
+    #[derive(Debug)]
+    struct Slow {
+        inner: Arc<dyn RandomFile>,
+        began: mpsc::Sender<u64>,
+        gate: Mutex<()>,
+        under_way: AtomicUsize,
+        large_max: usize,
+    }
+
+    impl Slow {
+        fn new(inner: Arc<dyn RandomFile>, large_max: usize) -> (Arc<Self>, mpsc::Receiver<u64>) {
+            let (began, told) = mpsc::channel();
+            let (gate, under_way) = Default::default();
+            (Arc::new(Self { inner, began, gate, under_way, large_max }), told)
+        }
+
+        fn request(self: &Arc<Self>, offset: u64, len: usize) -> ReadRequest {
+            ReadRequest { file: Arc::clone(self) as _, offset, len }
+        }
+    }
+
+    impl RandomFile for Slow {
+        fn path(&self) -> &Path {
+            self.inner.path()
+        }
+
+        fn len(&self) -> Result<u64> {
+            self.inner.len()
+        }
+
+        fn read_at(&self, offset: u64, len: usize) -> Result<Bytes> {
+            self.began.send(offset).unwrap();
+            if !is_large(len) {
+                return self.inner.read_at(offset, len);
+            }
+            let read = if self.under_way.fetch_add(1, Ordering::SeqCst) < self.large_max {
+                drop(lock(&self.gate));
+                self.inner.read_at(offset, len)
+            } else {
+                Err(Error::new(ErrorKind::Io, "too many large reads are under way"))
+            };
+            self.under_way.fetch_sub(1, Ordering::SeqCst);
+            read
+        }
+
+        fn try_read_at(&self, _offset: u64, _len: usize) -> Option<Result<Bytes>> {
+            None
+        }
+
+        fn device(&self) -> Option<DeviceFile<'_>> {
+            self.inner.device()
+        }
+
+        fn answer(&self, attempt: Attempt) -> Attempt {
+            self.began.send(0).unwrap();
+            drop(lock(&self.gate));
+            attempt
+        }
+    }
+
+    #[test]
+    fn small_reads_do_not_wait_behind_large_ones_of_which_few_go_at_a_time() {
+        for (threads, large_max) in [(2, 1), (3, 2), (8, PREAD_LARGE_READS_MAX)] {
+            let (slow, began) = Slow::new(file_of(LARGE_BYTES + 250), large_max);
+            let pool = PreadPool::new(&ThreadSpawner, threads).unwrap();
+            let held = lock(&slow.gate);
+            let large = pool.read_batch((0..10).map(|i| slow.request(i, LARGE_BYTES)).collect());
+            for i in 0..large_max {
+                assert_eq!(began.recv(), Ok(i as u64));
+            }
+            check(&pollster::block_on(pool.read_batch(requests(&slow.inner, 20))));
+            assert!(began.try_recv().is_err(), "the others wait");
+            drop(held);
+            for (i, result) in pollster::block_on(large).into_iter().enumerate() {
+                let bytes = result.unwrap();
+                assert_eq!((bytes.len(), bytes[0]), (LARGE_BYTES, i as u8));
+            }
+        }
+    }
+
+    #[test]
+    fn one_thread_takes_large_and_small_reads_in_the_order_in_which_they_came() {
+        let (slow, began) = Slow::new(file_of(LARGE_BYTES + 250), 1);
+        let pool = PreadPool::new(&ThreadSpawner, 1).unwrap();
+        let held = lock(&slow.gate);
+        let first = pool.read_batch(vec![slow.request(0, LARGE_BYTES)]);
+        assert_eq!(began.recv(), Ok(0));
+        let len = |i: u64| if i.is_multiple_of(2) { LARGE_BYTES } else { 2 };
+        let others = pool.read_batch((1..7).map(|i| slow.request(i, len(i))).collect());
+        drop(held);
+        pollster::block_on(first);
+        pollster::block_on(others);
+        assert_eq!(began.try_iter().collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn of_a_large_read_that_is_given_up_the_other_parts_are_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let files = LocalFiles::new(IoMode::Buffered);
+        files.create(&path).unwrap().append(&vec![7; LARGE_BYTES]).unwrap();
+        let (slow, began) = Slow::new(files.open(&path).unwrap(), 1);
+        let pool = PreadPool::new(&ThreadSpawner, 1).unwrap();
+        let held = lock(&slow.gate);
+        let given_up = pool.read_batch(vec![slow.request(0, LARGE_BYTES)]);
+        assert_eq!(began.recv(), Ok(0));
+        drop((given_up, held));
+        // The thread comes to it once it is done with the other.
+        let read = pollster::block_on(pool.read_batch(vec![slow.request(9, 2)])).remove(0);
+        assert_eq!(read.unwrap(), [7, 7][..]);
+        assert_eq!(began.try_iter().collect::<Vec<_>>(), [9]);
+        assert_eq!(files.metrics().unwrap().figures().reads, 1, "it was not read to its end");
+        let read =
+            pollster::block_on(pool.read_batch(vec![slow.request(0, LARGE_BYTES)])).remove(0);
+        assert_eq!(read.unwrap(), vec![7; LARGE_BYTES]);
+        assert_eq!(began.try_iter().count(), 3, "in parts");
     }
 }

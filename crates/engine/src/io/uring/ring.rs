@@ -29,7 +29,7 @@ use rustix::io::Errno;
 use super::batch::{Batch, closed};
 use crate::error::{Error, Result};
 use crate::io::aligned::Haste;
-use crate::io::device::{ATTEMPT_BYTES_MAX, Next, Read};
+use crate::io::device::{Next, Read, is_large};
 use crate::io::{IoMetrics, ReadRequest};
 
 /// Reads that a ring gives the kernel at once. More than a fast device can overlap per core; what is beyond
@@ -65,11 +65,6 @@ struct Waiting {
     request: ReadRequest,
     place: usize,
     batch: Arc<Batch>,
-}
-
-/// Whether the device takes more than one attempt for a read.
-fn is_large(request: &ReadRequest) -> bool {
-    request.len > ATTEMPT_BYTES_MAX
 }
 
 /// A read that the kernel has, or will have with the next submission.
@@ -259,7 +254,7 @@ impl Ring {
     /// Takes reads in: as many as fit go to the submission queue, the others wait. No system call.
     pub(super) fn push(&mut self, requests: Vec<ReadRequest>, batch: &Arc<Batch>) {
         for (place, request) in requests.into_iter().enumerate() {
-            let lane = if is_large(&request) { &mut self.large } else { &mut self.waiting };
+            let lane = if is_large(request.len) { &mut self.large } else { &mut self.waiting };
             lane.push_back(Waiting { request, place, batch: Arc::clone(batch) });
         }
         self.start_waiting();
@@ -329,7 +324,7 @@ impl Ring {
         let Some(Slot::Free(next)) = self.slots.get(at) else { return };
         self.free = *next;
         self.in_flight += 1;
-        if is_large(&read.request) {
+        if is_large(read.request.len) {
             self.has_large = true;
         } else {
             self.bytes_in_flight += read.read.memory_bytes();
@@ -507,7 +502,7 @@ impl Ring {
         let Slot::Busy(read) = std::mem::replace(slot, Slot::Free(self.free)) else { return None };
         self.free = at;
         self.in_flight -= 1;
-        if is_large(&read.request) {
+        if is_large(read.request.len) {
             self.has_large = false;
         } else {
             self.bytes_in_flight -= read.read.memory_bytes();
@@ -537,7 +532,7 @@ impl Ring {
             let file = request.file.as_ref();
             let next = read.advance(file, &self.metrics, *before, file.answer(attempt));
             // The rest of a large one that nobody waits for any more is not read: others wait for its lane.
-            let is_left = is_large(request) && batch.is_abandoned();
+            let is_left = is_large(request.len) && batch.is_abandoned();
             if matches!(next, Next::Again) && self.broken.is_none() && !is_left {
                 self.attempt(at);
                 continue;
