@@ -13,7 +13,8 @@
 //!
 //! Where a read of several neighbours fails, that says nothing of any one of them: the fault may lie in a block that was
 //! read ahead and is never needed. Whoever waits for one reads it by itself, and only the block that the device
-//! cannot give is an error.
+//! cannot give is an error. The same where another call was joined whose
+//! runtime ended before it had read: who joined reads the block by itself.
 //!
 //! A damaged filter partition is no reason to fail a read: it holds no data. It is loaded as one that says
 //! "perhaps" to everything, which is not kept, and the damage is logged once for each open file.
@@ -348,7 +349,7 @@ impl BlockRequest {
         ReadRequest { file: Arc::clone(self.reader.file()), offset, len: len as usize }
     }
 
-    /// Reads it after the failure of a read of several.
+    /// Reads it where the load that was waited for gave nothing.
     async fn load_alone(&self, io: &dyn IoEngine) -> Result<Arc<Block>> {
         let read = io.read_batch(vec![self.read()]).await.pop();
         read.map_or_else(unanswered, |read| self.complete(read))
@@ -569,6 +570,14 @@ struct Plan {
 struct Awaited {
     place: usize,
     load: Awaiting,
+    /// Whether another call leads the load.
+    joined: bool,
+}
+
+/// What the load that another call leads says of a block. Nothing where the runtime that it is read on has ended: that is the other's
+/// end, and the block is to be read by itself.
+fn of_joined(result: Option<Result<Arc<Block>>>) -> Option<Result<Arc<Block>>> {
+    result.filter(|result| !matches!(result, Err(error) if error.kind() == ErrorKind::Closed))
 }
 
 impl Plan {
@@ -605,7 +614,7 @@ impl Plan {
         for place in missing {
             let Some(request) = self.batch.requests.get(place) else { continue };
             match request.board(&leader, led_places.len()) {
-                Some(load) => awaited.push(Awaited { place, load }),
+                Some(load) => awaited.push(Awaited { place, load, joined: true }),
                 None => {
                     led.add(request.clone(), request.cached_after_boarding().map(Ok));
                     led_places.push(place);
@@ -618,7 +627,11 @@ impl Plan {
         let reads = led.reads();
         let reading = (!reads.is_empty()).then(|| io.read_batch(reads));
         let led_places = led_places.into_iter().enumerate();
-        awaited.extend(led_places.map(|(at, place)| Awaited { place, load: leader.awaiting(at) }));
+        awaited.extend(led_places.map(|(at, place)| Awaited {
+            place,
+            load: leader.awaiting(at),
+            joined: false,
+        }));
         leader.depart(Departure::Many { led, reading });
         awaited
     }
@@ -654,15 +667,16 @@ pub fn load_blocks(
         match begun {
             Begun::Had(result) => vec![result],
             Begun::Led(load) => vec![load.await.unwrap_or_else(unanswered)],
-            Begun::Joined(load, request) => vec![match load.await {
+            Begun::Joined(load, request) => vec![match of_joined(load.await) {
                 Some(result) => result,
                 None => request.load_alone(io).await,
             }],
             Begun::Many(mut plan, awaited) => {
                 // The load that this call leads comes last: its reads are under way while others' are waited
                 // for.
-                for Awaited { place, load } in awaited {
+                for Awaited { place, load, joined } in awaited {
                     let result = load.await;
+                    let result = if joined { of_joined(result) } else { result };
                     if let Some(slot) = plan.batch.results.get_mut(place) {
                         *slot = result;
                     }

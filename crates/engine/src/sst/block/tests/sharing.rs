@@ -168,6 +168,59 @@ fn who_joins_while_the_read_is_being_made_is_woken_after_it() {
     }
 }
 
+/// An engine whose runtime ends before a read is made.
+#[derive(Debug, Default)]
+struct Ends {
+    reads: AtomicUsize,
+}
+
+impl IoEngine for Ends {
+    fn read_batch(&self, requests: Vec<ReadRequest>) -> BoxFuture<'static, Vec<Result<Bytes>>> {
+        self.reads.fetch_add(requests.len(), Ordering::SeqCst);
+        let ended = |_| Err(Error::new(ErrorKind::Closed, "the runtime has ended"));
+        Box::pin(std::future::ready(requests.iter().map(ended).collect()))
+    }
+}
+
+fn is_closed(result: &Result<Arc<Block>>) -> bool {
+    matches!(result, Err(error) if error.kind() == ErrorKind::Closed)
+}
+
+#[test]
+fn the_end_of_a_runtime_fails_its_own_reads_and_none_of_those_who_joined() {
+    let (cache, request) = request();
+    let ends = Ends::default();
+    let mut leader = Task::of(&ends, &request);
+    let mut joined = Task::of(&InlineIo, &request);
+    joined.poll().unwrap().unwrap();
+    assert!(is_closed(&leader.poll().unwrap()));
+    assert_eq!((ends.reads.load(Ordering::SeqCst), cache.flights().len()), (1, 0));
+}
+
+#[test]
+fn of_several_blocks_those_are_read_again_that_another_runtime_has_not_read_before_its_end() {
+    let cache = cache(8 << 20);
+    let reader = open(&file_of(10 * ROWS), &cache);
+    // Not neighbours, so that each has a read to itself.
+    let [first, second, third] = [0, 2, 4].map(|i| {
+        let handle = reader.top_entry(i).unwrap().handle;
+        reader.request_partition(PartitionId::Index(i), handle, Fill::Keep)
+    });
+    let ends = Ends::default();
+    let leader = Task::of(&ends, &first);
+    let lead_and_join = load_blocks(&InlineIo, vec![first.clone(), second.clone()]);
+    assert!(now(lead_and_join).iter().all(Result::is_ok));
+    drop(leader);
+    let leader = Task::of(&InlineIo, &third);
+    cache.partitions().forget(&reader.directory, 0);
+    let lead_and_join = load_blocks(&ends, vec![first, third]);
+    let [led, joined] = now(lead_and_join).try_into().unwrap();
+    assert!(is_closed(&led) && joined.is_ok(), "an end of its own is one");
+    assert_eq!(ends.reads.load(Ordering::SeqCst), 2);
+    drop(leader);
+    assert_eq!(cache.flights().len(), 0);
+}
+
 #[derive(Debug)]
 struct Panics;
 
