@@ -633,13 +633,13 @@ impl RandomFile for LocalRandom {
                 self.metrics.cached_read();
                 Some(Ok(Bytes::from(buffer)))
             }
-            // Part of it is in memory, or the file ends: the blocking read tells which.
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => None,
-            Err(_) => {
-                // Not supported, or a real error, which the blocking read meets again and reports.
+            // Not supported.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
                 self.nowait.store(false, Ordering::Relaxed);
                 None
             }
+            // Part of it is in memory, or the file ends, or an error that may pass: the blocking read tells which.
+            Ok(_) | Err(_) => None,
         }
     }
 
@@ -682,6 +682,28 @@ mod tests {
             LocalFiles::default().list(dir.path()).unwrap(),
             [DirEntry { name: "a".into(), len: 11, is_dir: false }]
         );
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_page_cache_is_asked_again_after_an_error_unless_it_cannot_be_asked_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        LocalFiles::default().create(&path).unwrap().append(b"hello").unwrap();
+        let mut random = LocalFiles::default().open_buffered(&path).unwrap();
+        let answers = random.try_read_at(0, 5).is_some();
+        // No read of it goes well.
+        let write_only = OpenOptions::new().write(true).open(&path).unwrap();
+        let readable = std::mem::replace(&mut random.file, write_only);
+        random.nowait.store(true, Ordering::Relaxed);
+        assert!(random.try_read_at(0, 5).is_none());
+        assert!(random.nowait.load(Ordering::Relaxed));
+        random.file = readable;
+        assert_eq!(random.try_read_at(0, 5).is_some(), answers);
+        // Files of /proc have no such reads.
+        let random = LocalFiles::default().open_buffered(Path::new("/proc/self/cmdline")).unwrap();
+        assert!(random.try_read_at(0, 1).is_none());
+        assert!(!random.nowait.load(Ordering::Relaxed));
     }
 
     #[test]
