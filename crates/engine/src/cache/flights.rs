@@ -14,6 +14,9 @@
 //! to be led anew. A read submits everything that it leads before it waits for anything, and no load waits
 //! for another, so two reads may wait for each other's blocks.
 //!
+//! What was read is decoded by whoever came for it, without the load's lock: others who come meanwhile wait as for the device, and their
+//! threads go on with something else. Who decodes and panics lets the others read for themselves.
+//!
 //! Most loads are waited for by the read that leads them and nobody else. Such a one is polled with that
 //! read's own waker, and costs one allocation; with the second who waits comes a [`Fan`], which wakes them all.
 //!
@@ -27,7 +30,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker, ready};
 
 use quick_cache::DefaultHashBuilder;
 
@@ -83,7 +86,16 @@ enum Stage {
     /// Its blocks are registered; its reads are not submitted yet.
     Boarding,
     Flying(Departure),
+    /// What was read is there, and a thread decodes it.
+    Landing,
     Landed(Loaded),
+}
+
+/// A load that this thread decodes. Its end is the load's: by a panic, with nothing.
+struct Landing<'a> {
+    load: &'a Arc<Load>,
+    departure: Departure,
+    loaded: Loaded,
 }
 
 /// Wakes all who wait for a load.
@@ -164,6 +176,11 @@ impl Flights {
 }
 
 impl Loaded {
+    /// No result for any block.
+    fn nothing() -> Self {
+        Self::Many(Vec::new())
+    }
+
     /// The result at this place.
     fn at(&self, at: usize) -> Option<Result<Arc<Block>>> {
         match self {
@@ -209,7 +226,7 @@ impl Leader {
 impl Drop for Leader {
     fn drop(&mut self) {
         if !self.ended {
-            self.load.advance(Stage::Landed(Loaded::Many(Vec::new())));
+            self.load.advance(Stage::Landed(Loaded::nothing()));
         }
     }
 }
@@ -227,6 +244,15 @@ impl Load {
         if let Some(fan) = fan {
             fan.wake();
         }
+    }
+}
+
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        // The cache has its blocks now: who comes from here on finds them there.
+        self.departure.leave(Arc::as_ptr(self.load));
+        let loaded = std::mem::replace(&mut self.loaded, Loaded::nothing());
+        self.load.advance(Stage::Landed(loaded));
     }
 }
 
@@ -278,8 +304,7 @@ impl Wake for Fan {
 impl Future for Awaiting {
     type Output = Option<Result<Arc<Block>>>;
 
-    /// Carries the load on. Whoever else does that now is waited for: it takes as long as a block takes to be
-    /// decoded.
+    /// Carries the load on. Whoever else does that now is waited for only while it looks whether the reads are done.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { load, at, ticket: noted, fan: waits_at } = self.get_mut();
         let mut state = lock(&load.state);
@@ -291,25 +316,25 @@ impl Future for Awaiting {
         state.tickets = state.tickets.max(ticket.wrapping_add(1));
         let everyone = state.register(ticket, cx.waker());
         let Stage::Flying(departure) = &mut state.stage else { return Poll::Pending };
-        let polled = match everyone {
+        let reads = ready!(match everyone {
             Some(fan) => {
                 let waker = Waker::from(Arc::clone(waits_at.get_or_insert(fan)));
                 departure.poll(&mut Context::from_waker(&waker))
             }
             None => departure.poll(cx),
-        };
-        let Poll::Ready(loaded) = polled else { return Poll::Pending };
+        });
         *noted = None;
-        // The cache has them now: who comes from here on finds them there.
-        departure.leave(Arc::as_ptr(load));
-        let result = loaded.at(*at);
-        let over = std::mem::replace(&mut state.stage, Stage::Landed(loaded));
-        let (first, fan) = (state.first.take(), state.fan.take());
+        // Itself: where somebody else waits too, the fan has both.
+        let alone = state.first.take();
+        let Stage::Flying(departure) = std::mem::replace(&mut state.stage, Stage::Landing) else {
+            unreachable!("its reads were polled under the same lock")
+        };
         drop(state);
-        drop((over, first));
-        if let Some(fan) = fan {
-            fan.wake();
-        }
+        drop(alone);
+        let mut landing = Landing { load, departure, loaded: Loaded::nothing() };
+        landing.loaded = landing.departure.decode(reads);
+        let result = landing.loaded.at(*at);
+        drop(landing);
         Poll::Ready(result)
     }
 }

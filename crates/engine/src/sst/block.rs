@@ -22,7 +22,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -530,23 +530,27 @@ pub(crate) enum Departure {
 }
 
 impl Departure {
-    /// Decodes what was read once it is there, and fills the cache. Not to be polled after that.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Loaded> {
+    /// What was read, once it is there. Not to be polled after that.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Vec<Result<Bytes>>> {
         match self {
-            Self::One { request, reading } => {
-                let read = ready!(reading.as_mut().poll(cx)).pop();
-                Poll::Ready(Loaded::One(
-                    read.map_or_else(unanswered, |read| request.complete(read)),
-                ))
+            Self::One { reading, .. } | Self::Many { reading: Some(reading), .. } => {
+                reading.as_mut().poll(cx)
             }
-            Self::Many { led, reading } => {
-                if let Some(reading) = reading {
-                    let reads = ready!(reading.as_mut().poll(cx));
-                    for (run, read) in std::mem::take(&mut led.runs).iter().zip(&reads) {
-                        led.complete(run, read);
-                    }
+            Self::Many { reading: None, .. } => Poll::Ready(Vec::new()),
+        }
+    }
+
+    /// Decodes what was read, and fills the cache.
+    pub(crate) fn decode(&mut self, mut reads: Vec<Result<Bytes>>) -> Loaded {
+        match self {
+            Self::One { request, .. } => {
+                Loaded::One(reads.pop().map_or_else(unanswered, |read| request.complete(read)))
+            }
+            Self::Many { led, .. } => {
+                for (run, read) in std::mem::take(&mut led.runs).iter().zip(&reads) {
+                    led.complete(run, read);
                 }
-                Poll::Ready(Loaded::Many(std::mem::take(&mut led.results)))
+                Loaded::Many(std::mem::take(&mut led.results))
             }
         }
     }

@@ -422,7 +422,8 @@ fn slots_keep_no_more_blocks_than_the_budget_while_reads_and_evictions_go_on() {
                     // Each row twice, so that blocks are found again before they are evicted.
                     let at = (from + round + i) % ROWS;
                     for _ in 0..2 {
-                        let value = now(get(&reader, &InlineIo, &row(at))).unwrap();
+                        // The other thread may be about to bring it.
+                        let value = pollster::block_on(get(&reader, &InlineIo, &row(at))).unwrap();
                         assert_eq!(value.unwrap(), vec![at as u8; 50]);
                     }
                 }

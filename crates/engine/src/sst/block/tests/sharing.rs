@@ -1,11 +1,14 @@
 //! Loads that several wait for: whoever of them goes or stops, the others are woken and answered.
 
 use std::pin::Pin;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Mutex, mpsc};
 use std::task::{Wake, Waker};
+use std::time::Duration;
 
 use super::*;
+use crate::cache::{Ahead, CacheStats, Flights, PartitionPool};
+use crate::sst::SstMetrics;
 
 type Read<'a> = Pin<Box<dyn Future<Output = Vec<Result<Arc<Block>>>> + Send + 'a>>;
 
@@ -219,6 +222,143 @@ fn of_several_blocks_those_are_read_again_that_another_runtime_has_not_read_befo
     assert_eq!(ends.reads.load(Ordering::SeqCst), 2);
     drop(leader);
     assert_eq!(cache.flights().len(), 0);
+}
+
+/// What is done while a block is being put into a cache.
+type Act = Box<dyn FnOnce() + Send>;
+
+/// A cache that acts once, within the load of a block.
+struct Acting {
+    cache: QuickBlockCache,
+    act: Mutex<Option<Act>>,
+}
+
+impl fmt::Debug for Acting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cache.fmt(f)
+    }
+}
+
+impl BlockCache for Acting {
+    fn get(&self, file: FileId, offset: u64) -> Option<Arc<Block>> {
+        self.cache.get(file, offset)
+    }
+    fn found(&self, file: FileId, offset: u64, block: &Arc<Block>) {
+        self.cache.found(file, offset, block);
+    }
+    fn peek(&self, file: FileId, offset: u64) -> Option<Arc<Block>> {
+        self.cache.peek(file, offset)
+    }
+    fn insert(&self, file: FileId, offset: u64, block: Arc<Block>) {
+        let act = self.act.lock().unwrap().take();
+        if let Some(act) = act {
+            act();
+        }
+        self.cache.insert(file, offset, block);
+    }
+    fn take(&self, file: FileId, offset: u64) -> Option<Arc<Block>> {
+        self.cache.take(file, offset)
+    }
+    fn opened(&self, data_bytes: u64) {
+        self.cache.opened(data_bytes);
+    }
+    fn closed(&self, data_bytes: u64) {
+        self.cache.closed(data_bytes);
+    }
+    fn has_room_for_all(&self) -> bool {
+        self.cache.has_room_for_all()
+    }
+    fn partitions(&self) -> &PartitionPool {
+        self.cache.partitions()
+    }
+    fn stats(&self) -> CacheStats {
+        self.cache.stats()
+    }
+    fn misses(&self) -> u64 {
+        self.cache.misses()
+    }
+    fn sst_metrics(&self) -> &SstMetrics {
+        self.cache.sst_metrics()
+    }
+    fn flights(&self) -> &Arc<Flights> {
+        self.cache.flights()
+    }
+    fn ahead(&self) -> &Arc<Ahead> {
+        self.cache.ahead()
+    }
+}
+
+/// The request of a scan, which fills such a cache.
+fn acting_request() -> (Arc<Acting>, BlockRequest) {
+    let cache = Arc::new(Acting { cache: QuickBlockCache::new(8 << 20), act: Mutex::default() });
+    let files = file_of(ROWS);
+    let reader = SstReader::open(&files, &path(), ID, Arc::clone(&cache) as _).unwrap();
+    let handle = reader.top_entry(0).unwrap().handle;
+    let request = reader.request_partition(PartitionId::Index(0), handle, Fill::Probation);
+    (cache, request)
+}
+
+/// Polls a task on another thread, while this one decodes what it waits for: it must be pending, and at once.
+fn poll_elsewhere(mut task: Task<'static>) -> Task<'static> {
+    let (polled, was_polled) = mpsc::channel();
+    let poll = move || {
+        let is_pending = task.poll().is_none();
+        // Nobody takes it where it came too late.
+        let _ = polled.send((task, is_pending));
+    };
+    let thread = ThreadSpawner.spawn("elsewhere", Box::new(poll)).unwrap();
+    // Where it waits for this thread, each would wait for the other for ever.
+    let polled = was_polled.recv_timeout(Duration::from_secs(20));
+    let (task, is_pending) = polled.expect("a poll that does not wait for this thread");
+    thread.join();
+    assert!(is_pending);
+    task
+}
+
+#[test]
+fn who_joined_does_not_wait_with_its_thread_while_another_decodes_and_is_woken_after_it() {
+    // It has waited before or comes only then, and there are others or none.
+    for (waited, others) in [(true, 0), (true, 1), (false, 0), (false, 2)] {
+        let (cache, request) = acting_request();
+        let io = GateIo::new();
+        let mut leader = Task::of(&io, &request);
+        let others: Vec<_> = (0..others).map(|_| Task::waiting(&InlineIo, &request)).collect();
+        let mut joined = Task::of(&InlineIo, &request);
+        assert!(!waited || joined.poll().is_none());
+        assert!(leader.poll().is_none());
+        io.open();
+        let (back, came_back) = mpsc::channel();
+        let act = move || {
+            let joined = poll_elsewhere(joined);
+            let rung = joined.bell.0.load(Ordering::SeqCst);
+            back.send((joined, rung)).unwrap();
+        };
+        *cache.act.lock().unwrap() = Some(Box::new(act));
+        let block = leader.poll().unwrap().unwrap();
+        let (joined, rung) = came_back.recv().unwrap();
+        assert_eq!(joined.bell.0.load(Ordering::SeqCst), rung + 1);
+        for task in others.into_iter().chain([joined]) {
+            assert!(Arc::ptr_eq(&task.end(), &block));
+        }
+        assert_eq!((io.reads().len(), cache.flights().len()), (1, 0));
+    }
+}
+
+#[test]
+fn where_the_one_panics_who_decodes_the_others_are_woken_and_read_for_themselves() {
+    let (cache, request) = acting_request();
+    let mut leader = Task::of(&InlineIo, &request);
+    let joined = Task::of(&InlineIo, &request);
+    let (back, came_back) = mpsc::channel();
+    let act = move || {
+        back.send(poll_elsewhere(joined)).unwrap();
+        panic!("on purpose");
+    };
+    *cache.act.lock().unwrap() = Some(Box::new(act));
+    let decode = || leader.poll().map(|_| ());
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(decode)).is_err());
+    assert_eq!(cache.flights().len(), 0, "who comes now begins anew");
+    came_back.recv().unwrap().end();
 }
 
 #[derive(Debug)]
