@@ -83,7 +83,7 @@ def services():
     """(package, service, [(rpc, input, output, streams)]) of every service in the table."""
     text = RPCS.read_text()
     lists = {
-        name: re.findall(r'(streaming\()?(?:served|not_yet)\(\s*"(\w+)",\s*"([\w:]+)",\s*"([\w:]+)"', body)
+        name: re.findall(r'(streaming\((?:\w+\()*)?(?:served|not_yet)\(\s*"(\w+)",\s*"([\w:]+)",\s*"([\w:]+)"', body)
         for name, body in re.findall(r"const (\w+): &\[Rpc\] = &\[(.*?)\n\];", text, re.S)
     }
     declared = r'package: "([\w.]+)",\s*name: "(\w+)",\s*served_by: "[\w:]+",\s*rpcs: (\w+),'
