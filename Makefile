@@ -122,6 +122,7 @@ test: needs-test lint unit process crash clients ## all that CI runs: lint, unit
 unit: ## the Rust tests, those of the benchmarks' reports and of the clients' runner
 	$(CARGO) test --workspace
 	cd bench-peers/large-values && python3 -m unittest -q
+	cd tests/clients && python3 -m unittest -q
 	cd tests/clients/python/system && python3 -m unittest -q
 
 process: test-binary $(VENV)/.done ## what an operator meets: start, stop, damage, a full disk

@@ -7,36 +7,49 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 # The clients look for Google's metadata service otherwise, and wait for an answer.
 export METADATA_SERVER_DETECTION=none GCE_METADATA_HOST=127.0.0.1:1
 
+in_dir() { # DIRECTORY COMMAND...
+  (cd "$1" && "${@:2}")
+}
+
+suites() { # VISIT: is called with NAME COMMAND... of each
+  "$1" python in_dir python "${PYTHON:-python3}" -m pytest -q
+  "$1" go in_dir go go test -count=1 -v .
+  "$1" cbt in_dir cbt "${PYTHON:-python3}" -m pytest -q
+  "$1" node in_dir node node --test --test-reporter=spec --test-force-exit --test-timeout=60000
+  "$1" java java/run.sh
+  "$1" rust env PROTOC="$PWD/rust/protoc" python3 rust/bigtable_rs.py
+  "$1" go-integration python3 go/integration.py
+  "$1" go-integration-real python3 go/integration.py --real
+  "$1" python-system "${SYSTEM_PYTHON:-python3}" python/system/system.py
+}
+
+known=()
+note() { known+=("$1"); }
+suites note
+read -ra asked <<<"${CLIENTS:-}"
+((${#asked[@]})) || asked=("${known[@]}")
+unknown=()
+for name in "${asked[@]}"; do
+  [[ " ${known[*]} " == *" $name "* ]] || unknown+=("$name")
+done
+if ((${#unknown[@]})); then
+  echo "clients: no suite is called ${unknown[*]}: CLIENTS takes ${known[*]}" >&2
+  exit 2
+fi
+
 ran=() failed=()
 suite() { # NAME COMMAND...
-  if [[ -n ${CLIENTS:-} && " $CLIENTS " != *" $1 "* ]]; then return; fi
+  [[ " ${asked[*]} " == *" $1 "* ]] || return 0
   local began=$SECONDS
   echo "--- $1"
   "${@:2}" || failed+=("$1")
   ran+=("$1")
   echo "--- $1: $((SECONDS - began)) s"
 }
-
-in_dir() { # DIRECTORY COMMAND...
-  (cd "$1" && "${@:2}")
-}
-
-suite python in_dir python "${PYTHON:-python3}" -m pytest -q
-suite go in_dir go go test -count=1 -v .
-suite cbt in_dir cbt "${PYTHON:-python3}" -m pytest -q
-suite node in_dir node node --test --test-reporter=spec --test-force-exit --test-timeout=60000
-suite java java/run.sh
-suite rust env PROTOC="$PWD/rust/protoc" python3 rust/bigtable_rs.py
-suite go-integration python3 go/integration.py
-suite go-integration-real python3 go/integration.py --real
-suite python-system "${SYSTEM_PYTHON:-python3}" python/system/system.py
+suites suite
 
 if ((${#failed[@]})); then
   echo "clients: failed: ${failed[*]}"
   exit 1
-fi
-if ! ((${#ran[@]})); then
-  echo "clients: no suite is named as CLIENTS has it: $CLIENTS"
-  exit 2
 fi
 echo "clients: passed: ${ran[*]}"
