@@ -17,12 +17,36 @@ if (($# == 0)); then
     exit 2
 fi
 directory=$1
+# Eighteen digits are what the arithmetic below takes.
+for name in DATA_BYTES MEMORY_BYTES VALUE_BYTES OPERATIONS; do
+    if [[ -n ${!name:-} && ! ${!name} =~ ^[1-9][0-9]{0,17}$ ]]; then
+        echo "$name=${!name}: a number above 0, in digits alone" >&2
+        exit 2
+    fi
+done
 data=${DATA_BYTES:-4000000000}
 memory=${MEMORY_BYTES:-1000000000}
 value=${VALUE_BYTES:-10000}
 rows=$((data / value))
 operations=${OPERATIONS:-$rows}
-stores=${STORES:-tepui bitcask tokyo rocksdb}
+known=(tepui bitcask tokyo rocksdb)
+read -ra stores <<<"${STORES:-${known[*]}}"
+chosen=" "
+for store in "${stores[@]}"; do
+    if [[ " ${known[*]} " != *" $store "* || $chosen == *" $store "* ]]; then
+        echo "STORES=$STORES: some of ${known[*]}, each once" >&2
+        exit 2
+    fi
+    chosen+="$store "
+done
+if ((${#stores[@]} == 0)); then
+    echo "STORES names none: some of ${known[*]}" >&2
+    exit 2
+fi
+if ((rows == 0)); then
+    echo "DATA_BYTES=$data: not one row of $value bytes" >&2
+    exit 2
+fi
 if ((operations < 10)); then
     echo "OPERATIONS=$operations: at least 10, of which the first and the last tenth are compared" >&2
     exit 2
@@ -47,8 +71,8 @@ missing=()
 needs() { # PACKAGE FILE
     compgen -G "$2" >/dev/null || missing+=("$1")
 }
-if [[ $stores == *bitcask* ]]; then needs erlang-bitcask "/usr/lib/erlang/lib/bitcask-*/ebin/bitcask.beam"; fi
-if [[ $stores == *tokyo* || $stores == *rocksdb* ]]; then
+if [[ $chosen == *" bitcask "* ]]; then needs erlang-bitcask "/usr/lib/erlang/lib/bitcask-*/ebin/bitcask.beam"; fi
+if [[ $chosen == *" tokyo "* || $chosen == *" rocksdb "* ]]; then
     needs libtokyocabinet-dev /usr/include/tchdb.h
     needs librocksdb-dev /usr/include/rocksdb/c.h
 fi
@@ -114,10 +138,10 @@ limited() {
 }
 
 lines=$directory/lines
-if [[ $stores == *tokyo* || $stores == *rocksdb* ]]; then
+if [[ $chosen == *" tokyo "* || $chosen == *" rocksdb "* ]]; then
     cc -O2 -Wall -Wextra -o "$directory/peers" "$here/peers.c" -ltokyocabinet -lrocksdb
 fi
-for store in $stores; do
+for store in "${stores[@]}"; do
     place=$directory/$store
     mkdir "$place"
     echo "$store: $rows rows of $value bytes, $operations operations of each kind" >&2
@@ -131,8 +155,7 @@ for store in $stores; do
         ;;
     bitcask) limited escript "$here/bitcask.escript" "$place" "$rows" "$operations" "$value" >>"$lines" ;;
     tokyo | rocksdb) limited "$directory/peers" "$store" "$place" "$rows" "$operations" "$value" "$rocksdb_cache" >>"$lines" ;;
-    *) echo "no store is called $store" >&2; exit 2 ;;
     esac
     rm -rf "$place"
 done
-python3 "$here/report.py" "$directory" $stores || exit $?
+python3 "$here/report.py" "$directory" "${stores[@]}" || exit $?
