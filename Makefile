@@ -175,8 +175,8 @@ bench-backup: build $(VENV)/.done ## time a backup and its restore; ROWS of a ki
 	python3 tests/harness.py --binary "$(RELEASE_BINARY)" -- bash -c \
 		'$(PYTHON) scripts/bench_backup.py --binary "$(RELEASE_BINARY)" --host $$BIGTABLE_EMULATOR_HOST --rows $(ROWS)'
 
-bench-transfer: build ## time `tepui export` and `tepui import` of each format; ROWS of a kilobyte each
-	python3 scripts/bench_transfer.py --binary "$(RELEASE_BINARY)" --rows $(ROWS)
+bench-transfer: build ## time `tepui export` and `tepui import` of each format; ROWS of a kilobyte each, ROUNDS
+	python3 scripts/bench_transfer.py --binary "$(RELEASE_BINARY)" --rows $(ROWS) --rounds $(ROUNDS)
 
 demo: build $(VENV)/.demo ## load 336,776 flights, kill the server, read them back
 	$(PYTHON) scripts/demo.py --binary "$(RELEASE_BINARY)"
