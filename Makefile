@@ -7,10 +7,15 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# Targets and what they depend on are lists of words to make: one with a blank is two, and would be removed as two.
-ifneq ($(words x$(CURDIR)x),1)
-$(error the path of this directory has a blank, which make cannot do: $(CURDIR))
-endif
+# Targets and what they depend on are lists of words and patterns to make, and a shell reads them too: a path with a blank is two, and would
+# be removed as two, one with a colon a target and what that depends on. Only characters that mean nothing to either are taken.
+PATH_CHARACTERS := a b c d e f g h i j k l m n o p q r s t u v w x y z A B C D E F G H I J K L M N O P Q R S T U V W X Y Z \
+	0 1 2 3 4 5 6 7 8 9 _ . / + @ , = ~ -
+without = $(if $(1),$(call without,$(wordlist 2,$(words $(1)),$(1)),$(subst $(firstword $(1)),,$(2))),$(2))
+check_path = $(if $(filter-out xx,x$(call without,$(PATH_CHARACTERS),$(value $(1)))x),$(error \
+	$(if $(filter CURDIR,$(1)),the path of this directory,$(1)) has a character that make or a shell would take for something else: \
+	$(value $(1)). Letters, digits and _ . / + @ , = ~ - are taken))
+$(foreach name,CURDIR CARGO_TARGET_DIR BENCH_READ_DIR BENCH_WRITE_DIR BENCH_SERVER_DIR EMULATOR,$(call check_path,$(name)))
 
 CARGO ?= cargo
 CACHE := $(CURDIR)/.cache
@@ -58,7 +63,7 @@ EMULATOR ?= $(if $(filter emulator,$(LEFT_OUT)),,$(CACHE)/emulator-$(EMULATOR_VE
 ARGS ?=
 # make bench-server SKIP='emulator peers'; make bench-write SKIP=large-values. With --only or --help among the ARGS nothing else runs.
 SKIP ?=
-LEFT_OUT := $(SKIP) $(if $(findstring --only,$(ARGS))$(findstring --help,$(ARGS)),peers large-values $(if $(findstring emulator,$(ARGS)),,emulator))
+LEFT_OUT := $(sort $(SKIP) $(if $(findstring --only,$(ARGS))$(findstring --help,$(ARGS)),peers large-values $(if $(findstring emulator,$(ARGS)),,emulator)))
 ifneq ($(filter-out emulator peers large-values,$(SKIP)),)
 $(error SKIP takes emulator, peers and large-values: $(SKIP))
 endif
@@ -119,7 +124,7 @@ lint: ## check the formatting and the lock files, run clippy with warnings as er
 
 test: needs-test lint unit process crash clients ## all that CI runs: lint, unit, process, crash, clients
 
-unit: ## the Rust tests, those of the benchmarks' reports and of the clients' runner
+unit: ## the Rust tests, those of the benchmarks' reports and of the scripts that run them and the clients
 	$(CARGO) test --workspace
 	cd bench-peers/large-values && python3 -m unittest -q
 	cd tests/clients && python3 -m unittest -q
