@@ -54,6 +54,17 @@ pub fn apart(command: &mut Command) -> &mut Command {
     unsafe { command.process_group(0).pre_exec(die_with_parent) }
 }
 
+/// Keeps from a server that a program starts what somebody has set in the environment for theirs: it counts more than the file of
+/// the configuration, and is not what the benchmark says that it measures.
+pub fn without_settings(command: &mut Command) -> &mut Command {
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"TEPUI_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
 impl Child {
     /// Starts a program whose output goes to a file. Call it on a thread that lives as long as the server is to.
     #[expect(clippy::disallowed_types, reason = "files of a benchmark, not of the engine")]
@@ -68,8 +79,8 @@ impl Child {
         Ok(Self { name: name.to_owned(), process, log: log.to_owned() })
     }
 
-    /// Starts `tepui serve` of this binary with this configuration over a directory, which is made; the port that it
-    /// listens on.
+    /// Starts `tepui serve` of this binary with this configuration, and no other, over a directory, which is made; the port that
+    /// it listens on.
     #[expect(clippy::disallowed_methods, reason = "files of a benchmark, not of the engine")]
     pub fn tepui(
         program: &Path,
@@ -85,7 +96,8 @@ impl Child {
         let mut command = Command::new(program);
         command.arg("serve").arg("--config").arg(file).arg("--data").arg(dir.join("data"));
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
-        let mut child = Self::start("Tepui", &mut command, &dir.join("server.log"))?;
+        let command = without_settings(&mut command);
+        let mut child = Self::start("Tepui", command, &dir.join("server.log"))?;
         child.wait_for_port(port, TEPUI_START_SECONDS, progress)?;
         Ok((child, port))
     }

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use tepui_bench::child::apart;
+use tepui_bench::child::{apart, without_settings};
 use tepui_bench::counters::Process;
 
 /// A server process; told to stop when dropped, and gone when this process is, however that ends.
@@ -15,7 +15,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts this binary's `serve` on a free port over `data`. Call it on a thread that lives as long as the server is to.
+    /// Starts this binary's `serve` on a free port over `data`, configured by that file alone. Call it on a thread that lives as
+    /// long as the server is to.
     pub fn start(data: &Path, config: Option<&Path>) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|e| format!("own path: {e}"))?;
         let mut command = Command::new(program);
@@ -24,7 +25,7 @@ impl Server {
             command.arg("--config").arg(config);
         }
         // Ctrl-C is for the benchmark, which stops the server when it has said what it measured.
-        let mut child = apart(&mut command)
+        let mut child = apart(without_settings(&mut command))
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|e| format!("cannot start the server: {e}"))?;

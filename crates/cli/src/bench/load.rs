@@ -50,7 +50,7 @@ pub struct Options {
     /// Data directory of the server to start; it must not exist.
     #[arg(long, default_value = "tepui-bench-data")]
     data: PathBuf,
-    /// Configuration file for the server to start.
+    /// Configuration file for the server to start; variables `TEPUI_...` do not count.
     #[arg(long)]
     config: Option<PathBuf>,
     /// Print the result as JSON.

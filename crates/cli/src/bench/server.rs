@@ -61,7 +61,7 @@ pub struct Options {
     /// The data directory of the server to start; kept
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// The configuration of the server to start
+    /// The configuration of the server to start; variables `TEPUI_...` do not count
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]

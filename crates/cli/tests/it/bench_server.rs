@@ -63,6 +63,17 @@ fn every_workload_runs_on_a_server_of_its_own_and_is_reported_in_every_form() {
 }
 
 #[test]
+fn a_server_that_a_benchmark_starts_goes_by_the_benchmark_s_settings_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    for args in [["server", "--rows=100", "--workload=none"], ["load", "--rows=100", "--json"]] {
+        let mut command = tepui(dir.path(), &["bench"]);
+        command.args(args).env("TEPUI_MEMORY", "64 parsecs").env("TEPUI_CONFIG", "none.toml");
+        let ended = command.output().unwrap();
+        assert!(ended.status.success(), "{args:?}: {}", text(&ended.stderr));
+    }
+}
+
+#[test]
 fn a_report_that_nobody_reads_is_written_to_its_files_all_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = tepui(dir.path(), &["bench", "server", "--workload=c"]);
