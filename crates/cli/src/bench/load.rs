@@ -47,7 +47,7 @@ pub struct Options {
     /// Rows to read back one by one in random order, after a scan of them all.
     #[arg(long, default_value_t = 200_000)]
     point_reads: u64,
-    /// Data directory of the server to start; it must not exist.
+    /// Data directory of the server to start; it must not exist, and is removed at the end.
     #[arg(long, default_value = "tepui-bench-data")]
     data: PathBuf,
     /// Configuration file for the server to start; variables `TEPUI_...` do not count.
