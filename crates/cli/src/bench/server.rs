@@ -36,6 +36,9 @@ const IN_FLIGHT_OPEN: usize = 2048;
 /// And of a closed loop.
 const IN_FLIGHT_CLOSED: usize = 64;
 
+/// What was loaded, among the settings of the report.
+pub const LOAD: &str = "load";
+
 /// YCSB's rows.
 const USUAL: Usual = Usual { key_bytes: 24, columns: 10, value_bytes: 100 };
 
@@ -174,7 +177,8 @@ pub fn run(options: &Options) -> Result<()> {
     let result = options.measure(&grpc, target.dir(), &dataset, &workloads, &progress, &mut report);
     // The server ends before its figures are shown: what its end has to say comes first.
     let stopped = target.stop();
-    let published = if report.runs.is_empty() { Ok(()) } else { options.publish(&report) };
+    let nothing = result.is_err() && report.runs.is_empty() && !report.settings.contains_key(LOAD);
+    let published = if nothing { Ok(()) } else { options.publish(&report) };
     published.and(result).and(stopped)
 }
 
@@ -232,6 +236,9 @@ impl Options {
         }
         self.runs.check(Some(self.warm_up))?;
         if self.plot.is_some() || self.plot_latency.is_some() {
+            if workloads.is_empty() {
+                return Err(Error::failed("--plot: there is nothing to draw of a load alone"));
+            }
             plot::check_lines(workloads.len())?;
         }
         Ok(workloads)
@@ -347,7 +354,7 @@ impl Options {
         let rate = rows as f64 / seconds;
         grpc.settle(progress)?;
         let text = format!("{rows} rows in {seconds:.1} s, {rate:.0} rows/s");
-        Ok([("load".to_owned(), text)].into())
+        Ok([(LOAD.to_owned(), text)].into())
     }
 
     fn interval_seconds(&self) -> f64 {
@@ -451,6 +458,7 @@ mod tests {
             (vec!["--hot-set=0.1/0.9"], "--distribution hot-set"),
             (vec!["--plot=a.svg", "--rate=1,2,3,4,5,6"], "18 lines"),
             (vec!["--plot-latency=a.svg", "--rate=1,2,3,4,5,6"], "18 lines"),
+            (vec!["--plot=a.svg", "--workload=none"], "nothing to draw"),
         ] {
             let options = options(&args);
             let error = options.workloads(&options.rows.dataset(USUAL)).unwrap_err().to_string();

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use tepui_bench::report::{LatencyFigures, Report, RunReport};
 use tepui_bench::tables::{self, Column, Line, short};
 
+use super::server::LOAD;
+
 const MICROS_PER_SECOND: f64 = 1e6;
 
 /// A figure of the server, or a dash where nothing is known of its process.
@@ -105,8 +107,11 @@ pub fn table(report: &Report) -> String {
         setting("threads"),
         setting("connections"),
     );
-    if let Some(load) = report.settings.get("load") {
+    if let Some(load) = report.settings.get(LOAD) {
         let _ = writeln!(text, "load: {load}");
+    }
+    if report.runs.is_empty() {
+        return text;
     }
     text.push_str(&tables::table_of(COLUMNS, &report.runs));
     let silent: f64 =

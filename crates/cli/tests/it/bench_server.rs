@@ -74,6 +74,19 @@ fn a_server_that_a_benchmark_starts_goes_by_the_benchmark_s_settings_alone() {
 }
 
 #[test]
+fn a_load_alone_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = bench(dir.path(), &["--rows=500", "--workload=none", "--json=r.json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    assert!(table.contains("\nload: 500 rows in ") && !table.contains("ops/s"), "{table}");
+    let json = std::fs::read_to_string(dir.path().join("r.json")).unwrap();
+    let report: Value = serde_json::from_str(&json).unwrap();
+    assert!(report["settings"]["load"].as_str().unwrap().starts_with("500 rows"));
+    assert_eq!(report["runs"].as_array().unwrap().len(), 0);
+}
+
+#[test]
 fn a_report_that_nobody_reads_is_written_to_its_files_all_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = tepui(dir.path(), &["bench", "server", "--workload=c"]);
