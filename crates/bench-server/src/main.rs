@@ -112,7 +112,13 @@ fn run(args: &Args, progress: &Progress) -> Result<usize> {
         return Err(Error::failed("no rounds, or no seconds: nothing would be measured"));
     }
     let files = Files::new(args.json.as_deref(), args.markdown.as_deref())?;
-    std::fs::create_dir(&args.dir).map_err(|e| failed(&args.dir, &e))?;
+    std::fs::create_dir(&args.dir).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            let dir = args.dir.display();
+            Error::failed(format!("--dir {dir} exists: it must not, and is removed at the end"))
+        }
+        _ => failed(&args.dir, &error),
+    })?;
     let mut report = report(args);
     output::say(report.verdicts.heading().trim_end());
     let measured = measure(args, progress, &mut report);
@@ -214,6 +220,15 @@ mod tests {
         let others: Vec<&str> = all.iter().copied().filter(|name| *name != "emulator").collect();
         assert_eq!(short_without(&others), 1);
         assert_eq!(short_without(&all), 0);
+    }
+
+    #[test]
+    fn a_directory_that_exists_is_refused_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let asked = ["bench-server", "--only=sync", "--dir", dir.path().to_str().unwrap()];
+        let error = run(&Args::parse_from(asked), &Progress::hidden()).unwrap_err().to_string();
+        assert!(error.contains("exists: it must not"), "{error}");
+        assert!(dir.path().is_dir());
     }
 
     #[test]

@@ -128,7 +128,13 @@ pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
         }
         // Of the files of a directory below, another name may be.
         if files.len() == before && directories.len() == directories_before {
-            return Err(Error::failed(format!("{name}: no such file, and no file matches")));
+            return Err(Error::failed(if path.is_dir() {
+                format!(
+                    "{name}: the directory has no file to import, hidden and unfinished ones apart"
+                )
+            } else {
+                format!("{name}: no such file, and no file matches")
+            }));
         }
     }
     check_directories(&directories, &files)?;
@@ -584,9 +590,13 @@ mod tests {
         let whole = [dir.path().to_str().unwrap().to_owned()];
         assert_eq!(expand(&whole, &[]).unwrap(), both);
         assert_eq!(expand(&[name("*.avro"), name("a.avro")], &[]).unwrap(), both);
-        for wrong in ["nothing-*.avro", "missing.csv", "_sub"] {
+        for (wrong, why) in [
+            ("nothing-*.avro", "no file matches"),
+            ("missing.csv", "no file matches"),
+            ("_sub", "the directory has no file to import"),
+        ] {
             let error = expand(&[name(wrong)], &[]).unwrap_err().to_string();
-            assert!(error.contains("no file matches"), "{error}");
+            assert!(error.contains(why), "{error}");
         }
         let error = expand(&["/dev/null".to_owned()], &[]).unwrap_err().to_string();
         assert!(error.contains("no regular file"), "{error}");
