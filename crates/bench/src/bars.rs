@@ -178,6 +178,11 @@ pub struct Verdicts {
 }
 
 impl Verdicts {
+    /// Figures that have a bar.
+    pub fn judged(&self) -> usize {
+        self.lines.iter().filter(|line| line.verdict != Verdict::Published).count()
+    }
+
     /// Bars that are not met.
     pub fn short(&self) -> usize {
         self.lines.iter().filter(|line| line.verdict == Verdict::Short).count()
@@ -211,8 +216,9 @@ impl Verdicts {
 
     /// The last line for a terminal.
     pub fn summary(&self) -> String {
-        let judged = self.lines.iter().filter(|line| line.verdict != Verdict::Published).count();
+        let judged = self.judged();
         let mut text = match self.short() {
+            _ if judged == 0 => "no bar was judged".to_owned(),
             0 => format!("all {judged} bars are met"),
             short => format!("{short} of {judged} bars are short"),
         };

@@ -21,7 +21,7 @@ use crate::network::SERVER_CPU_MICROS;
 use crate::output;
 use crate::progress::Progress;
 use crate::quiet::{self, quietest};
-use crate::report::{self, RunReport};
+use crate::report::{self, LatencyFigures, RunReport};
 use crate::store::Store;
 use crate::workload::{Distribution, Inserted, Limit, Workload};
 use crate::ycsb;
@@ -184,10 +184,19 @@ impl Contest<'_> {
     }
 }
 
+/// The longer one of two times; not a number where one of them is not.
+pub fn slower(a: f64, b: f64) -> f64 {
+    // `max` would take the other one.
+    if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }
+}
+
 /// The slower tail of reads and writes, in microseconds.
 fn p99(run: &RunReport) -> f64 {
     let reads = run.latency_micros.p99;
-    run.write_latency_micros.map_or(reads, |writes| writes.p99.max(reads))
+    match run.write_latency_micros {
+        Some(writes) => slower(reads, writes.p99),
+        None => reads,
+    }
 }
 
 /// The lines of one workload: ours over a peer's, round by round.
@@ -244,7 +253,8 @@ impl Report {
         format!("{}\n{}", quiet::summary(shares), self.verdicts.summary())
     }
 
-    /// Shows what is to be shown and writes what there is, however the run ended; how many bars are short.
+    /// Shows what is to be shown and writes what there is, however the run ended; how many bars are short. An error where none was
+    /// judged.
     pub fn end(mut self, measured: Result<()>, files: Files<'_>) -> Result<usize> {
         match &measured {
             Ok(()) => output::say(&self.summary()),
@@ -253,7 +263,11 @@ impl Report {
         // A run that measured nothing leaves the files of another one alone.
         let nothing = measured.is_err() && self.verdicts.lines.is_empty() && self.runs.is_empty();
         let written = if nothing { Ok(()) } else { files.write(&self, &self.markdown()) };
-        measured.and(written).map(|()| self.verdicts.short())
+        measured.and(written)?;
+        if self.verdicts.judged() == 0 {
+            return Err(Error::failed("no bar was judged"));
+        }
+        Ok(self.verdicts.short())
     }
 
     /// The tables of `docs/benchmarks.md`.
@@ -265,7 +279,7 @@ impl Report {
         );
         for run in &self.runs {
             let reads = &run.latency_micros;
-            let writes = run.write_latency_micros.unwrap_or_default();
+            let writes = run.write_latency_micros.unwrap_or(LatencyFigures::NONE);
             let figures =
                 [run.ops_per_second, reads.p50, reads.p95, reads.p99, writes.p50, writes.p99];
             let cells = figures.map(number).join(" | ");
@@ -282,13 +296,12 @@ mod tests {
     use super::*;
     use crate::bars::Verdict;
     use crate::counters::{Machine, Usage};
-    use crate::report::LatencyFigures;
     use crate::run::Measured;
     use crate::workload::OpKind;
 
     fn run(rate: f64, read_p99: f64, write_p99: f64, cpu: Option<f64>) -> RunReport {
         let like = Workload::of("w", OpKind::Get);
-        let tail = |p99| LatencyFigures { p99, ..LatencyFigures::default() };
+        let tail = |p99| LatencyFigures { p99, ..LatencyFigures::NONE };
         RunReport {
             ops: 100,
             ops_per_second: rate,
@@ -320,6 +333,9 @@ mod tests {
         let stopped = RunReport { given_up: 3, ..run(300.0, 1.0, 1.0, None) };
         let [_, tail] = lines("g", "W", "P", &[stopped], &theirs);
         assert_eq!(tail.verdict, Verdict::Short, "{}", tail.note);
+        let without_reads = run(300.0, f64::NAN, 1.0, None);
+        let [_, tail] = lines("g", "W", "P", &[without_reads], &theirs);
+        assert_eq!(tail.verdict, Verdict::Short, "{}", tail.text());
         let silent = [run(1.0, 1.0, 1.0, None)];
         let [rate, _] = lines("g", "W", "P", &silent, &silent);
         assert!(!rate.note.contains("processor"), "{}", rate.note);
@@ -337,6 +353,8 @@ mod tests {
         let left_out = Line::missing("g", "the rest", Bar::Published, "no Go".to_owned());
         some.lines.push(left_out);
         assert_eq!(some.summary(), "1 of 2 bars are short; not measured: the rest");
+        some.lines.retain(|line| line.bar == Bar::Published);
+        assert_eq!(some.summary(), "no bar was judged; not measured: the rest");
         assert!(report.markdown().contains("| a \\| b | 2.00 | at most 1.00 | short |"));
     }
 }

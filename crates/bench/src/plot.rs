@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn a_course_has_its_line_in_every_chart_and_pauses_show() {
         let latency =
-            |micros| LatencyFigures { p50: micros, p99: 3.0 * micros, ..Default::default() };
+            |micros| LatencyFigures { p50: micros, p99: 3.0 * micros, ..LatencyFigures::NONE };
         let point = |at: u32| TimelinePoint {
             from_seconds: f64::from(at),
             ops_per_second: if at == 3 { 0.0 } else { 1000.0 },

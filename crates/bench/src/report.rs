@@ -24,7 +24,7 @@ const WARM_UP_SEED: u64 = u64::MAX / 2;
 const UNSENT_SHARE_MAX: f64 = 0.005;
 
 /// Latencies in microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct LatencyFigures {
     /// Arithmetic mean.
     pub mean: f64,
@@ -127,7 +127,7 @@ pub struct RunReport {
     pub rows_per_second: f64,
     /// Bytes of values read.
     pub value_bytes_read: u64,
-    /// Latencies of reads.
+    /// Latencies of reads; not numbers, in JSON null, where there were none.
     pub latency_micros: LatencyFigures,
     /// Latencies of writes, where there were any.
     pub write_latency_micros: Option<LatencyFigures>,
@@ -268,6 +268,17 @@ fn grown(before: &[Figure], after: Vec<Figure>) -> BTreeMap<String, f64> {
 }
 
 impl LatencyFigures {
+    /// Those of no operations: how fast they would have been nobody knows, and a bar that is judged by them is short.
+    pub const NONE: Self = Self {
+        mean: f64::NAN,
+        p50: f64::NAN,
+        p90: f64::NAN,
+        p95: f64::NAN,
+        p99: f64::NAN,
+        p99_9: f64::NAN,
+        max: f64::NAN,
+    };
+
     /// The figures of a histogram of nanoseconds; none of an empty one.
     pub fn of(latencies: &Latencies) -> Option<Self> {
         if latencies.is_empty() {
@@ -322,7 +333,7 @@ impl RunReport {
             ops_per_second: ops / seconds,
             rows_per_second: measured.rows_read as f64 / seconds,
             value_bytes_read: measured.value_bytes_read,
-            latency_micros: LatencyFigures::of(&measured.reads).unwrap_or_default(),
+            latency_micros: LatencyFigures::of(&measured.reads).unwrap_or(LatencyFigures::NONE),
             write_latency_micros: LatencyFigures::of(&measured.writes),
             curve: curve(&measured.reads),
             write_curve: curve(&measured.writes),
@@ -421,6 +432,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
+    use crate::bars::{Bar, Line, Spread, Verdict};
     use crate::run::{Found, latencies};
     use crate::workload::{Limit, Op, OpKind};
 
@@ -489,6 +501,16 @@ mod tests {
         close(figures.max, 10_000.0);
         close(figures.mean, 5_000.5);
         assert_eq!(LatencyFigures::of(&latencies()), None);
+    }
+
+    #[test]
+    fn latencies_of_no_reads_are_no_numbers() {
+        let measured = Measured { refused: 10, ..Measured::nothing() };
+        let like = Workload::of("w", OpKind::Get);
+        let run = RunReport::new("s", &like, &measured, Usage::default(), BTreeMap::new());
+        assert!(run.latency_micros.p95.is_nan() && run.latency().p50.is_nan());
+        let p95 = Spread::exact(run.latency_micros.p95);
+        assert_eq!(Line::new("g", "p95", p95, Bar::AtMost(5.0)).verdict, Verdict::Short);
     }
 
     #[test]

@@ -26,8 +26,11 @@ impl Line<'_> {
     }
 }
 
-/// Three digits that matter.
+/// Three digits that matter; a dash for what is not a number.
 pub fn short(value: f64) -> String {
+    if value.is_nan() {
+        return "-".to_owned();
+    }
     let decimals = match value.abs() {
         v if v >= 100.0 => 0,
         v if v >= 10.0 => 1,

@@ -11,6 +11,7 @@ use std::cell::Cell;
 
 use tepui_bench::bars::{Bar, Line, Spread};
 use tepui_bench::child::Child;
+use tepui_bench::contest::slower;
 use tepui_bench::cores::Cores;
 use tepui_bench::grpc::INSTANCE;
 use tepui_bench::grpc::connection::Endpoint;
@@ -172,7 +173,7 @@ fn memory(peak: u64, largest: u64) -> Line {
 
 /// The slower tail of reads and writes.
 fn p99(sample: &Sample) -> f64 {
-    read_p99(sample).max(write_p99(sample))
+    slower(read_p99(sample), write_p99(sample))
 }
 
 fn read_p99(sample: &Sample) -> f64 {
@@ -180,7 +181,7 @@ fn read_p99(sample: &Sample) -> f64 {
 }
 
 fn write_p99(sample: &Sample) -> f64 {
-    sample.run.write_latency_micros.map_or(0.0, |writes| writes.p99)
+    sample.run.write_latency_micros.map_or(f64::NAN, |writes| writes.p99)
 }
 
 #[cfg(test)]

@@ -147,9 +147,7 @@ fn overload(
     let line = Line::new(group, name, Spread::exact(gap), Bar::AtMost(GAP_MS_MAX));
     bench.say(line.unit("ms").note(note).unless(doubt.clone()));
     let silent = over.figure("refused_without_retry_info").unwrap_or(f64::NAN);
-    let name = format!("twice the rate, {limit}: refusals without RetryInfo");
-    let line = Line::new(group, name, Spread::exact(silent), Bar::AtMost(0.0));
-    bench.say(line.unless(doubt.clone()));
+    bench.say(asked.silent_line(group, limit, silent).unless(doubt.clone()));
     // A process without memory is one that the kernel did not tell of.
     let peak = over.figure("server_rss_peak_bytes").filter(|bytes| *bytes > 0.0);
     let peak = peak.unwrap_or(f64::NAN);
@@ -213,6 +211,13 @@ impl Asked {
         let line = Line::new(group, name, Spread::exact(self.over()), Bar::AtLeast(OVER_MIN));
         line.note(note).unless(self.too_little())
     }
+
+    /// The line of refusals that did not say when to come back.
+    fn silent_line(&self, group: &'static str, limit: &str, silent: f64) -> Line {
+        let name = format!("twice the rate, {limit}: refusals without RetryInfo");
+        let line = Line::new(group, name, Spread::exact(silent), Bar::AtMost(0.0));
+        line.unless((self.refused == 0).then(|| "nothing was refused".to_owned()))
+    }
 }
 
 #[cfg(test)]
@@ -240,5 +245,23 @@ mod tests {
         assert_eq!(line.verdict, Verdict::Short, "{}", line.text());
         assert!(line.note.starts_with("the server answered 1.30 times the rate: 700 writes"));
         assert!(asked.too_little().is_some());
+    }
+
+    #[test]
+    fn refusals_say_when_to_come_back_only_where_there_are_some() {
+        let asked = |refused| Asked {
+            rate: 100.0,
+            seconds: 10.0,
+            acknowledged: 2_000,
+            refused,
+            unsent: 0,
+            in_flight: 5,
+        };
+        for (refused, silent, verdict) in
+            [(10, 0.0, Verdict::Ok), (10, 1.0, Verdict::Short), (0, 0.0, Verdict::Short)]
+        {
+            let line = asked(refused).silent_line("overload", "a limit", silent);
+            assert_eq!(line.verdict, verdict, "{}", line.text());
+        }
     }
 }

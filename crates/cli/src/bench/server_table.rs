@@ -24,7 +24,7 @@ fn of_writes(line: &Line<'_>, of: fn(&LatencyFigures) -> f64) -> String {
     if line.runs.iter().all(|run| run.write_latency_micros.is_none()) {
         return "-".to_owned();
     }
-    short(line.median(|run| run.write_latency_micros.as_ref().map_or(0.0, of)))
+    short(line.median(|run| run.write_latency_micros.as_ref().map_or(f64::NAN, of)))
 }
 
 fn of_reads(line: &Line<'_>, of: fn(&LatencyFigures) -> f64) -> String {
