@@ -30,6 +30,14 @@
 //! several flushes. Shallow ones wait for it, unless level 0 holds too much. While what is older goes
 //! down and level 0 still grows too deep, the newer files are merged *within* level 0.
 //!
+//! And while level 0 is far from full, only what is [worth](reads::is_worth) what it meets goes down: four flushes of a few rows
+//! from everywhere would have all of the base level rewritten. Until then they are merged with each other, the newest with as many as it
+//! pays to have in one:
+//!
+//! ```text
+//! newest  1 1 5 17    the first two; once those come to about 3, the 5 with them, and the 17 with that in its turn
+//! ```
+//!
 //! Small flushes are merged with each other also where they share no rows, once they are [many](super::shape).
 //!
 //! Of a tiered tablet, columns go down only while level 0 is heavy, all the way to the last level. Otherwise its *runs*,
@@ -47,6 +55,7 @@ use bytes::Bytes;
 
 use super::ages::ages;
 use super::level_zero::LevelZero;
+use super::reads;
 use super::shape::{
     CROWD_AGES_MIN, LAST_LEVEL, Shape, is_over_something, level_bytes, level_files, sublevels_max,
 };
@@ -71,7 +80,7 @@ const COLUMNS_REFUSED_MAX: usize = 8;
 pub(crate) enum Reason {
     /// Too many L0 sublevels.
     L0,
-    /// Too many L0 sublevels, and what they would be merged with is busy: merged with each other.
+    /// Too many L0 sublevels, and what they would be merged with is busy, or too much for what they have: merged with each other.
     WithinL0,
     /// Many small flushes: merged with each other.
     Crowd,
@@ -123,6 +132,12 @@ impl Pick {
 
     pub(crate) fn input_bytes(&self) -> u64 {
         self.inputs.iter().map(|s| s.bytes).sum()
+    }
+
+    /// Whether what it has of level 0 is worth what that is merged with.
+    fn is_worth(&self) -> bool {
+        let own = self.inputs.iter().filter(|file| file.level == 0).map(|file| file.bytes).sum();
+        reads::is_worth(own, self.input_bytes())
     }
 
     /// The inputs to leave alone for a while after it failed, some at least. Of one that went further down than it must, by its own choice
@@ -284,7 +299,8 @@ pub(crate) fn pick_level_zero(
     let goes_down = if tiered { heavy && !is_over } else { heavy || deep };
     let depth_min =
         if !tiered && shape.is_deep_first() { shape.sublevels.len() } else { half(shape) };
-    let column = || pick_column(version, shape, Reason::L0, None, depth_min, busy, &|_| true);
+    let passes = |pick: &Pick| !shape.has_time() || pick.is_worth();
+    let column = || pick_column(version, shape, Reason::L0, None, depth_min, busy, &passes);
     let down = || if goes_down { column() } else { None };
     let across = || match shape.style {
         CompactionStyle::Tiered if deep => pick_runs(version, shape, busy),
@@ -328,7 +344,8 @@ fn pick_l0(
     // down by damage or by a disk that has no room for it.
     let waits = reason == Reason::L0 && !shape.holds_too_much();
     let depth_min = if waits { half(shape) } else { 0 };
-    pick_column(version, shape, reason, seed, depth_min, busy, &|_| true)
+    let passes = |pick: &Pick| reason != Reason::L0 || !shape.has_time() || pick.is_worth();
+    pick_column(version, shape, reason, seed, depth_min, busy, &passes)
 }
 
 /// Sublevels that a column has at least that goes down for the depth of level 0: where one corner is deep, the shallow ones can wait,
@@ -446,6 +463,11 @@ fn pick_within_l0(
     options: &EngineOptions,
     busy: &Busy,
 ) -> Option<Pick> {
+    // What waits for a column that is busy, or has no room, may be large.
+    let light = || pick_l0(version, shape, Reason::L0, None, &Busy::default()).is_none();
+    if shape.has_time() && light() {
+        return pick_newest_runs(version, shape, options, busy);
+    }
     let deep = options.l0_compaction_files.max(options.l0_stop_files / 2);
     if shape.sublevels.len() < deep {
         return None;
@@ -568,6 +590,43 @@ fn pick_runs(version: &Version, shape: &Shape, busy: &Busy) -> Option<Pick> {
         }
     }
     merge_runs(runs.get(best?.1)?, busy)
+}
+
+/// The newest runs of a level 0 that is due for its depth and has nothing that is worth to go down: two of them, and older ones where what
+/// is newer was written again about as often by now as it takes to write them once.
+///
+/// Of `newer` bytes in flushes of `one`, which became `runs` beside the last of them, each is written about `(newer / one)^(1 / runs)` times:
+/// of a thousand in two runs some thirty times, where flush after flush was merged with the newer run, and that now and then with the older.
+fn pick_newest_runs(
+    version: &Version,
+    shape: &Shape,
+    options: &EngineOptions,
+    busy: &Busy,
+) -> Option<Pick> {
+    let runs = runs(&LevelZero::new(version, shape));
+    let free = runs.iter().take_while(|run| !busy.has_any(&run.files)).count();
+    // What others have becomes one.
+    let others = usize::from(free < runs.len());
+    let runs = runs.get(..free)?;
+    let depth: usize = runs.iter().map(|run| run.depth).sum();
+    if depth < 2 || depth + others < sublevels_max(options, shape.style) {
+        return None;
+    }
+    let bytes_of =
+        |run: &AgeRun| run.files.iter().map(|file| file.bytes).sum::<u64>().max(1) as f64;
+    let one = runs.first().map(bytes_of)?;
+    let (mut newer, mut merged) = (0.0, 2);
+    for (at, run) in runs.iter().enumerate() {
+        let bytes = bytes_of(run);
+        if at > 1 {
+            let written = newer * f64::powf(newer / one, 1.0 / (at - 1) as f64);
+            if written >= 2.0 * bytes {
+                merged = at + 1;
+            }
+        }
+        newer += bytes;
+    }
+    merge_runs(runs.get(..merged.min(runs.len()))?, busy)
 }
 
 /// Runs next to each other made one.

@@ -238,6 +238,16 @@ impl Shape {
         depth >= self.pressure_of_bytes().level
     }
 
+    /// Whether a level 0 that is due for its depth alone is far from what writers are refused for: it may grow until it is worth what it
+    /// goes down on. One sublevel cannot be made less otherwise; nor does it grow by itself where files beside it are left alone.
+    pub(super) fn has_time(&self) -> bool {
+        let depth = self.sublevels.len();
+        self.style == CompactionStyle::Leveled
+            && self.weight < 1.0
+            && depth > 1
+            && depth.saturating_mul(2) <= self.sublevels_stop
+    }
+
     /// Whether level 0 holds so much that some writes are refused, or would be had it not been let in.
     pub(super) fn holds_too_much(&self) -> bool {
         self.level_zero_bytes >= self.unrefused_bytes

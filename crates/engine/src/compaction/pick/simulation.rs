@@ -270,3 +270,28 @@ fn a_small_load_of_random_rows_is_hardly_written_to_a_level_on_the_way() {
         assert!(cost.write_amplification < 3.6, "{speed}: {cost:?}");
     }
 }
+
+#[test]
+fn small_scattered_flushes_over_a_large_base_level_are_merged_with_each_other_until_they_are_worth_it()
+ {
+    const BASE: u64 = 200 * MIB;
+    const ROUNDS: u64 = 3000;
+    for bytes in [100, 16 << 10] {
+        let options = EngineOptions::default();
+        let sublevels_max = options.l0_compaction_files;
+        let mut load = Load::new(options);
+        load.flush(BASE);
+        let full = pick_full(&load.version, &Busy::default()).unwrap();
+        load.install(&full);
+        (load.flushed, load.written, load.sublevels_max) = (0, 0, 0);
+        for round in 0..ROUNDS {
+            load.flush(bytes);
+            load.work(1e12);
+            assert!(load.running.is_empty() && load.shape().score() < 1.0, "{bytes}: {round}");
+        }
+        // What goes down is a sixteenth of what is written with it, and was merged a few times before.
+        let most = load.flushed * 32;
+        assert!(load.written <= most, "{bytes}: {} for {}", load.written, load.flushed);
+        assert!(load.sublevels_max <= sublevels_max, "{bytes}: {}", load.sublevels_max);
+    }
+}

@@ -828,8 +828,15 @@ fn where_a_compaction_is_done_others_go_on_beside_it() {
         }
         let before = rig.tablet.stats().level_files[0];
         for row in ["row-0000", "row-0399"] {
-            rig.write(&[row]);
-            rig.write(&[row]);
+            for _ in 0..2 {
+                // As much as is worth the file that it meets.
+                let mut batch = noisy(row, 4 << 10);
+                if let Some(Mutation::Put { qualifier, .. }) = batch.mutations.last_mut() {
+                    *qualifier = Bytes::from_static(b"more");
+                }
+                block_on(rig.tablet.apply(batch)).unwrap();
+                block_on(rig.tablet.flush()).unwrap();
+            }
             let claim = rig.tablet.claim_by_shape();
             seen.push(claim.is_some());
             if let Some(claim) = claim {
@@ -946,7 +953,7 @@ fn files_of_level_zero_are_merged_with_each_other_where_the_disk_has_no_room_for
 
     files.set_free_bytes(Some(reserve + (64 << 20)));
     clock.advance_micros(FAILED_WAIT_MICROS);
-    for _ in 0..options.l0_compaction_files {
+    for _ in 0..=options.l0_stop_files / 2 {
         rig.write(&["row-0100"]);
     }
     let column = rig.tablet.claim_by_shape().unwrap();
