@@ -88,6 +88,7 @@ pub use residence::IndexMemory;
 pub use rows::{RowInBlock, RowSink};
 pub use salvage::{BlockInfo, Lost, PartitionInfo, Piece, SstPlaces};
 pub(crate) use walk::{SstWalk, WINDOWS_BYTES, window_bytes};
+pub(crate) use writer::fits_a_block;
 pub use writer::{SstSummary, SstWriter};
 
 /// A file's number, unique within a server: a reading of its hybrid logical clock. Never reused, so what a

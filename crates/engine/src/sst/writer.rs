@@ -147,6 +147,12 @@ impl std::fmt::Debug for SstWriter {
     }
 }
 
+/// Whether a record can be in a block, and its value, without the key, in a frame of a value file.
+pub(crate) fn fits_a_block(key: KeyView<'_>, value: &[u8]) -> bool {
+    // Twice the key: its qualifier may stand in the dictionary besides.
+    key.bytes().len() * 2 + value.len() + 1024 <= BLOCK_BYTES_MAX
+}
+
 impl SstWriter {
     /// Writes to `file`, which is empty; `path` is for error messages. `created_micros` goes into the
     /// properties.
@@ -199,8 +205,7 @@ impl SstWriter {
         if !self.last_key.is_empty() && key.bytes() <= self.last_key.as_slice() {
             return Err(self.refuse("keys do not ascend"));
         }
-        // Twice the key: its qualifier may stand in the dictionary besides.
-        if key.bytes().len() * 2 + value.len() + 1024 > BLOCK_BYTES_MAX {
+        if !fits_a_block(key, value) {
             return Err(self.refuse("a record is larger than a block may be"));
         }
         let change = Change::between(&self.last_key, self.last_row_len, key);

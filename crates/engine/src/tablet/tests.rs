@@ -20,9 +20,10 @@ use crate::io::{
     Clock, Env, Fault, FaultFiles, FaultOp, Files, InlineIo, IoEngine, LocalFiles, ManualClock,
     MemoryFiles, SeededRng, ThreadSpawner,
 };
-use crate::log::encode_batch;
+use crate::log::{Source, encode_batch};
 use crate::read::Projection;
 use crate::schema::FamilyOptions;
+use crate::sst::BLOCK_BYTES_MAX;
 use crate::sst::testing::TestIo;
 
 mod collector;
@@ -757,4 +758,32 @@ fn a_flush_of_a_tablet_without_a_schema_says_so() {
         let flushed = tablet.flush().now_or_never().expect("nobody would end it");
         assert!(flushed.unwrap_err().message().contains("schema"), "{background}");
     }
+}
+
+#[test]
+fn a_cell_that_no_file_could_take_is_refused_before_it_is_written() {
+    let rig = rig();
+    let put = |qualifier_len: usize, value_len: usize| Mutation::Put {
+        family: FamilyId(1),
+        qualifier: vec![b'q'; qualifier_len].into(),
+        timestamp: 1000,
+        value: vec![0; value_len].into(),
+    };
+    let encode = |mutations| {
+        let batch = RowBatch { row: Bytes::from_static(b"r"), mutations };
+        rig.tablet.encode(&batch, Source::User).map(|_| ()).map_err(|error| error.kind())
+    };
+    let most = BLOCK_BYTES_MAX - 2048;
+    assert_eq!(encode(vec![put(1, most)]), Ok(()));
+    assert_eq!(encode(vec![put(1, most / 2), put(2, most)]), Ok(()));
+    assert_eq!(encode(vec![put(1, 1), put(1, most + 2048)]), Err(ErrorKind::InvalidArgument));
+    // A file may have the key twice.
+    assert_eq!(encode(vec![put(most / 2, 1)]), Ok(()));
+    assert_eq!(encode(vec![put(most / 2 + 1024, 1)]), Err(ErrorKind::InvalidArgument));
+    let batch =
+        RowBatch { row: Bytes::from_static(b"r"), mutations: vec![put(1, BLOCK_BYTES_MAX)] };
+    let error = block_on(rig.tablet.apply(batch)).unwrap_err();
+    assert!(error.to_string().contains(&BLOCK_BYTES_MAX.to_string()), "{error}");
+    block_on(rig.tablet.flush()).unwrap();
+    assert_eq!((rig.ssts(), rig.engine.health()), (0, Health::Serving));
 }

@@ -13,6 +13,7 @@ use crate::log::record::RECORD_BYTES_MAX;
 use crate::log::{CommitDone, EncodedBatch, Permit, Source, encode_batch_of};
 use crate::memtable::{COPIED_VALUE_BYTES_MIN, CopiedValue, MemtableWriter};
 use crate::pressure::{self, Behind, Pressure, Priority};
+use crate::sst::{BLOCK_BYTES_MAX, fits_a_block};
 
 use super::locks::HeldShares;
 use super::view::View;
@@ -21,6 +22,10 @@ use super::{RowLock, Tablet};
 /// Bytes of the mutations of one row at most, as the log has them: a record of it, or of a change file, with room for what else is in
 /// there.
 const BATCH_BYTES_MAX: u64 = RECORD_BYTES_MAX - (1 << 20);
+
+/// Bytes of a batch up to which each of its mutations fits a block of an SST, whatever of it is key: that counts twice there, with each of
+/// its bytes as two at most.
+const SMALL_BATCH_BYTES_MAX: usize = BLOCK_BYTES_MAX / 8;
 
 impl Tablet {
     /// Applies mutations to one row, in order and atomically; resolves when they are durable and visible, or with an error:
@@ -133,6 +138,9 @@ impl Tablet {
                 "the mutations of one row have {bytes} bytes, and the log takes {BATCH_BYTES_MAX} at once; write fewer at a time"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
+        if encoded.len() > SMALL_BATCH_BYTES_MAX {
+            check_fits_blocks(batch)?;
         }
         Ok(encoded)
     }
@@ -405,6 +413,21 @@ impl Tablet {
 /// fail counts as one that takes no writes: late enough that flushes always find work, and early enough for what was let in
 /// together.
 const PATIENCE: f64 = 0.5;
+
+/// The refusal of a mutation that no file could take once its memtable is flushed.
+fn check_fits_blocks(batch: &RowBatch) -> Result<()> {
+    let mut too_large = None;
+    for_each_record(0, batch, &mut Vec::new(), |key, value| {
+        if !fits_a_block(key, value) {
+            too_large = Some(key.bytes().len() + value.len());
+        }
+    })?;
+    let Some(bytes) = too_large else { return Ok(()) };
+    let text = format!(
+        "a cell has {bytes} bytes with its key, and a file takes less than {BLOCK_BYTES_MAX} of one; divide its value among several"
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, text))
+}
 
 fn dropped() -> Error {
     Error::new(ErrorKind::NotFound, "the tablet was dropped")
