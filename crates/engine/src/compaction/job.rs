@@ -35,10 +35,10 @@ pub(crate) struct JobContext<'a> {
     pub(crate) hlc: &'a Hlc,
     /// The value files that its input names.
     pub(crate) values: &'a ValueInputs,
-    /// Asked between rows; a job that must stop leaves nothing behind.
+    /// Asked between rows, and every so many bytes of a large one; a job that must stop leaves nothing behind.
     pub(crate) stop: &'a dyn Fn() -> bool,
-    /// Told, between rows, of every so many bytes that were written; may take its time to answer, and have the job let go first of what it
-    /// read ahead of values.
+    /// Told, between records, of every so many bytes that were written; may take its time to answer, and have the job let go first of what
+    /// it read ahead of values.
     pub(crate) pace: &'a dyn Fn(u64, &mut dyn FnMut()),
 }
 
@@ -139,20 +139,27 @@ fn merge(
     let mut file_dues = Dues::default();
     let mut cutter = cuts.start();
     let (mut finished_bytes, mut paced_bytes) = (0, 0);
+    // Of records, and with those of value files where it was last asked.
+    let (mut passed_bytes, mut asked_at) = (0, 0);
     while let Some(entry) = stream.next()? {
-        if entry.key.row_prefix() != row.as_slice() {
+        let is_next_row = entry.key.row_prefix() != row.as_slice();
+        if is_next_row || passed_bytes + separator.written_bytes() >= asked_at + STEP_BYTES {
             if (context.stop)() {
                 return Err(stopped());
             }
-            row.clear();
-            row.extend_from_slice(entry.key.row_prefix());
+            asked_at = passed_bytes + separator.written_bytes();
             let open_bytes = writer.as_ref().map_or(0, SstWriter::estimated_bytes);
             let written_bytes = finished_bytes + open_bytes + separator.written_bytes();
             if written_bytes >= paced_bytes + STEP_BYTES {
                 (context.pace)(written_bytes - paced_bytes, &mut || separator.let_go());
                 paced_bytes = written_bytes;
             }
-            if cutter.cuts_before(&row, open_bytes)
+            if is_next_row {
+                row.clear();
+                row.extend_from_slice(entry.key.row_prefix());
+            }
+            if is_next_row
+                && cutter.cuts_before(&row, open_bytes)
                 && let Some(done) = writer.take()
             {
                 let file = describe(done.finish()?, output_level);
@@ -174,6 +181,7 @@ fn merge(
             }
         };
         let entry = separator.pass(entry, &schema)?;
+        passed_bytes += (entry.key.bytes().len() + entry.value.len()) as u64;
         target.add(entry.key, entry.value)?;
         if let Some((family, due_micros)) = stream.due() {
             file_dues.note(family, due_micros);

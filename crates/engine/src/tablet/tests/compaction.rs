@@ -1,9 +1,16 @@
 //! Compactions between their pick and their end, and beside one another.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, OnceLock};
 
 use super::*;
+use crate::compaction::cuts::CutRule;
+use crate::compaction::job::{self, JobContext};
+use crate::compaction::pace::STEP_BYTES;
+use crate::compaction::separate::ValueInputs;
+use crate::compaction::{Beneath, CompactionSpec};
+use crate::cursor::Cursor;
 use crate::io::{Fault, FaultFiles, FaultOp, Spawner as _};
 use crate::options::CompressionPolicy;
 use crate::schema::GcRule;
@@ -757,6 +764,62 @@ fn beside_reads(files: &FaultFiles, look: impl Fn() + Send + Sync + 'static) {
             looking.store(false, Ordering::Relaxed);
         }
     })));
+}
+
+#[test]
+fn a_job_looks_up_in_the_midst_of_a_large_row() {
+    const CELL_BYTES: usize = 64 << 10;
+    for separate_values_bytes in [0, 4096] {
+        let rig = rig_with(EngineOptions { separate_values_bytes, ..EngineOptions::default() });
+        let noise = noisy("r", 40 * CELL_BYTES);
+        let Some(Mutation::Put { value, .. }) = noise.mutations.last() else { panic!() };
+        for (n, value) in value.chunks(CELL_BYTES).enumerate() {
+            let put = Mutation::Put {
+                family: FamilyId(1),
+                qualifier: Bytes::from(format!("{n:02}")),
+                timestamp: 1000,
+                value: Bytes::copy_from_slice(value),
+            };
+            let batch = RowBatch { row: Bytes::from_static(b"r"), mutations: vec![put] };
+            block_on(rig.tablet.apply(batch)).unwrap();
+        }
+        let view = rig.tablet.view.load_full();
+        // How often it looks up, and what it says that it has written, when it is told to stop for the last time.
+        let run = |looks_max: u64| {
+            let (looks, paced) = (Cell::new(0), Cell::new(0));
+            let stop = || {
+                looks.set(looks.get() + 1);
+                looks.get() > looks_max
+            };
+            let pace = |bytes, _: &mut dyn FnMut()| paced.set(paced.get() + bytes);
+            let values = ValueInputs::none();
+            let context =
+                JobContext { stop: &stop, pace: &pace, ..rig.tablet.job_context(&values) };
+            let spec = CompactionSpec {
+                schema: rig.tablet.require_schema().unwrap(),
+                snapshots: Vec::new(),
+                beneath: Beneath::NOTHING,
+                excised: Arc::default(),
+                times: rig.tablet.begin_collecting(),
+            };
+            let cuts = CutRule::new(&view.version, rig.engine.options(), view.shape.style, 6);
+            let cursors: Vec<Box<dyn Cursor>> = vec![Box::new(view.active.cursor(RowRange::all()))];
+            let output = job::run(&context, cursors, spec, 6, &cuts);
+            if let Ok(output) = &output {
+                job::discard(&context, output);
+            }
+            (output.map(|_| ()).map_err(|error| error.kind()), looks.get(), paced.get())
+        };
+        let (done, looks, paced) = run(u64::MAX);
+        let steps = (40 * CELL_BYTES) as u64 / STEP_BYTES;
+        assert_eq!(done, Ok(()));
+        assert!((steps - 2..=steps + 2).contains(&looks), "{looks}");
+        assert!(paced > (steps - 3) * STEP_BYTES, "{paced}");
+        let (done, looks, paced) = run(3);
+        assert_eq!((done, looks), (Err(ErrorKind::Closed), 4));
+        assert!(paced <= 4 * STEP_BYTES, "{paced}");
+        assert_eq!(rig.ssts(), 0);
+    }
 }
 
 #[test]
