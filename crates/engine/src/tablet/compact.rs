@@ -99,8 +99,10 @@ impl Tablet {
         for file in &running.inputs {
             blocked.files.remove(&file.id);
         }
-        let output = (running.output_level, running.span());
-        blocked.outputs.retain(|other| *other != output);
+        // Of its rows only the last may be left to it: what others write meanwhile ends before.
+        let (level, span) = (running.output_level, running.span());
+        let is_its_own = |rows: &RowRange| rows.end == span.end && span.contains_range(rows);
+        blocked.outputs.retain(|(other, rows)| *other != level || !is_its_own(rows));
         pick::pick_by_shape(&view.version, &view.shape, &self.core.options, &blocked).is_some()
     }
 
@@ -607,9 +609,9 @@ impl Claim {
         }
         let is_level_zero = matches!(pick.reason, Reason::L0 | Reason::WithinL0);
         let space = &tablet.core.space;
-        // Held until the outputs are installed, which may name the same files.
         let rows = self.divide(&view)?;
         let left = space.left_beside(pick.input_bytes(), is_level_zero);
+        // Held until the outputs are installed, which may name the same files.
         let values = tablet.value_inputs(&view, pick, rows.len(), left);
         let bytes = pick.input_bytes().saturating_add(values.moved_bytes());
         let room = Arc::new(space.promise(bytes, is_level_zero)?);
@@ -770,7 +772,7 @@ impl Claim {
     }
 
     /// All rows before `end` are done: others may write there again, and files of which that was all may go.
-    fn go_on_after(&mut self, end: &Bytes, files: &Mutex<OpenFiles>) {
+    pub(super) fn go_on_after(&mut self, end: &Bytes, files: &Mutex<OpenFiles>) {
         let tablet = Arc::clone(&self.tablet);
         let rest = RowRange::new(end.clone(), Bytes::new());
         let inputs = self.pick.inputs.iter().filter(|file| file.overlaps(&rest));

@@ -636,6 +636,30 @@ fn values_are_not_moved_at_leisure_while_level_0_of_the_same_tablet_waits_for_th
 }
 
 #[test]
+fn level_0_waits_for_the_files_of_a_compaction_that_is_done_with_some_of_its_rows_too() {
+    let (rig, ..) = rig_with_sparse_values();
+    let mut claim = rig.tablet.claim_to_reclaim().unwrap();
+    assert!(!rig.tablet.is_kept_waiting_by(&claim.pick));
+    while rig.tablet.compaction_score() < 1.0 {
+        for row in ["row-0000", "row-0399"] {
+            block_on(rig.tablet.apply(batch(row, &["a"]))).unwrap();
+        }
+        block_on(rig.tablet.flush()).unwrap();
+    }
+    assert!(rig.tablet.is_kept_waiting_by(&claim.pick));
+    for end in ["row-0001", "row-0005"] {
+        claim.go_on_after(&Bytes::from(end), &Mutex::default());
+        assert!(rig.tablet.is_kept_waiting_by(&claim.pick), "{end}");
+    }
+    // What others write of the rows that are done is in the way.
+    let level = claim.pick.output_level;
+    let others = RowRange::new("row-0000", "row-0002");
+    rig.tablet.jobs().busy.outputs.push((level, others.clone()));
+    assert!(!rig.tablet.is_kept_waiting_by(&claim.pick));
+    rig.tablet.jobs().busy.outputs.retain(|(_, rows)| *rows != others);
+}
+
+#[test]
 fn values_are_not_moved_at_leisure_while_somebody_waits_to_merge_everything() {
     for awaited in [false, true] {
         let (rig, files, clock) = rig_with_sparse_values();
