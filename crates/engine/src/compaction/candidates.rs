@@ -76,9 +76,25 @@ impl<'a> Candidates<'a> {
     }
 }
 
-/// The deletions of what the rules let go of a row, one for each column, and the cells that they delete.
+/// The newest cells of a column, all of which stay, where older ones are judged without them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Newer {
+    /// How many there are.
+    pub(crate) cells: u32,
+    /// The timestamp of the last of them.
+    pub(crate) last: Timestamp,
+}
+
+impl Newer {
+    /// There are none.
+    pub(crate) const NONE: Self = Self { cells: 0, last: Timestamp::MAX };
+}
+
+/// The deletions of what the rules let go of a row, one for each column, and the cells that they delete. `newer`: what its columns, which
+/// is one where there are any, have besides.
 pub(crate) fn garbage_of(
     row: &Row,
+    newer: Newer,
     schema: &TabletSchema,
     now_micros: i64,
 ) -> (Vec<Mutation>, u64) {
@@ -90,14 +106,14 @@ pub(crate) fn garbage_of(
         // Whatever a rule says of a cell it says of the older ones of its column too.
         let stays =
             |(newer, cell): &(u32, &Cell)| !rule.collects(*newer, cell.timestamp, now_micros);
-        let kept = (0..).zip(column).take_while(stays).count();
+        let kept = (newer.cells..).zip(column).take_while(stays).count();
         let (kept, collected) = column.split_at_checked(kept)?;
         let (first, last) = (collected.first()?, collected.last()?);
         cells += collected.len() as u64;
         let over = first.timestamp.rem_euclid(GRANULARITY_MICROS);
         let end = first.timestamp.saturating_add(GRANULARITY_MICROS - over);
         // Not a cell that stays, whatever timestamps it was given.
-        let end = kept.last().map_or(end, |cell| end.min(cell.timestamp));
+        let end = end.min(kept.last().map_or(newer.last, |cell| cell.timestamp));
         let timestamps = TimestampRange { start: last.timestamp, end };
         let (family, qualifier) = (newest.family, newest.qualifier.clone());
         Some(Mutation::DeleteCells { family, qualifier, timestamps })
@@ -162,23 +178,36 @@ mod tests {
             (3, "b", 8_000),
             (4, "a", 1_000),
         ]);
-        let (deletions, cells) = garbage_of(&row, &schema(), 10_000);
+        let (deletions, cells) = garbage_of(&row, Newer::NONE, &schema(), 10_000);
         let expected = [
             deletion(1, "a", 2_000, 8_000),
             deletion(2, "a", 4_999, 5_000),
             deletion(3, "a", 3_000, 4_000),
         ];
         assert_eq!((&deletions[..], cells), (&expected[..], 4));
-        assert_eq!(garbage_of(&row, &TabletSchema::default(), 10_000), (Vec::new(), 0));
+        assert_eq!(
+            garbage_of(&row, Newer::NONE, &TabletSchema::default(), 10_000),
+            (Vec::new(), 0)
+        );
     }
 
     #[test]
     fn a_deletion_ends_at_a_whole_millisecond_unless_a_cell_that_stays_lies_before_it() {
         let cells = row(&[(1, "a", 7_003), (1, "a", 7_002), (1, "a", 7_001), (1, "b", 3_000)]);
-        let (deletions, _) = garbage_of(&cells, &schema(), 10_000);
+        let (deletions, _) = garbage_of(&cells, Newer::NONE, &schema(), 10_000);
         assert_eq!(deletions, [deletion(1, "a", 7_001, 7_002)]);
-        let (deletions, _) = garbage_of(&row(&[(2, "a", 4_001)]), &schema(), 10_000);
+        let (deletions, _) = garbage_of(&row(&[(2, "a", 4_001)]), Newer::NONE, &schema(), 10_000);
         assert_eq!(deletions, [deletion(2, "a", 4_001, 5_000)]);
+    }
+
+    #[test]
+    fn cells_that_are_judged_apart_from_newer_ones_of_their_column_go_as_with_them() {
+        let newer = |cells, last| Newer { cells, last };
+        let rest = row(&[(1, "a", 7_002), (1, "a", 7_001)]);
+        let (deletions, cells) = garbage_of(&rest, newer(2, 7_003), &schema(), 10_000);
+        assert_eq!((deletions, cells), (vec![deletion(1, "a", 7_001, 7_003)], 2));
+        let (deletions, cells) = garbage_of(&rest, newer(1, 9_000), &schema(), 10_000);
+        assert_eq!((deletions, cells), (vec![deletion(1, "a", 7_001, 7_002)], 1));
     }
 
     #[test]

@@ -20,7 +20,7 @@
 //!   the file was walked is judged as it is under the lock.
 //! * Replaying all changes of a tablet on what it had when they began to be kept gives what reads see. Nothing is deleted twice: what was
 //!   deleted is not read again. What a crash or a stop left over is found again.
-//! * Memory: [`SLICE_CELLS_MAX`] cells of a row, without their values, however large it is, and the deletions of [`UNSYNCED_ROWS_MAX`] that wait for their sync. No list of rows.
+//! * Memory: [`SLICE_CELLS_MAX`] cells of a row, and [`COLUMN_SLICES`] times as many of one column, without their values, however large it is, and the deletions of [`UNSYNCED_ROWS_MAX`] that wait for their sync. No list of rows.
 //! * It gives way: a piece of a file at a time, so that tablets take turns; no row while writes are refused; and what it writes is
 //!   paced as compactions are.
 //!
@@ -33,8 +33,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::cell::{Cell, FamilyId, Mutation, Row, RowBatch, RowRange, Seq};
-use crate::compaction::candidates::{Candidates, garbage_of};
+use crate::cell::{Cell, FamilyId, Mutation, Row, RowBatch, RowRange, Seq, TimestampRange};
+use crate::compaction::candidates::{Candidates, Newer, garbage_of};
 use crate::compaction::collect;
 use crate::compaction::input::RunCursor;
 use crate::compaction::pace::Urgency;
@@ -61,6 +61,14 @@ const BATCH_MUTATIONS_MAX: usize = 1_000;
 /// Cells of a row that are read at a time. A row may have more than a read returns; this many, each with the longest
 /// qualifier, are less. More would lock the row for longer, fewer would read large rows in more pieces.
 pub(super) const SLICE_CELLS_MAX: u32 = 10_000;
+
+/// Slices' worth of cells that are read at a time where a column goes on behind a slice all of which stays: they have its qualifier in
+/// common, and are 12 MiB. Where a column has tombstones a read passes all that is newer, with the row locked: fewer at a time would take
+/// longer for columns of a million versions.
+const COLUMN_SLICES: u32 = 16;
+
+/// Bytes of a qualifier up to which that is so: a read counts it with each cell, and returns no more than 256 MiB.
+const COLUMN_QUALIFIER_BYTES_MAX: usize = 1 << 10;
 
 /// Rows whose deletions wait for their sync while more are made. Fewer would wait for a sync for each row; more only let
 /// more wait.
@@ -241,7 +249,7 @@ impl Tablet {
     }
 
     /// The same of a part of a row, and which part comes next. The row is locked meanwhile: a column is judged as a whole, or the newest
-    /// cells of it, by which nothing is said of older ones.
+    /// cells of it, by which nothing is said of older ones; where all of those stay, the older ones are judged after them, piece by piece.
     pub(super) async fn collect_slice(
         &self,
         row: &Bytes,
@@ -249,21 +257,29 @@ impl Tablet {
     ) -> Result<(Option<(Seq, u64)>, Option<Slice>)> {
         let lock = self.lock_row(row).await;
         let schema = self.require_schema()?;
-        let projection = slice.projection(&schema);
-        let found = self.read_row(row, &projection, ReadView::Pending).await?;
-        let Some(mut found) = found.filter(|_| self.changes_kept().is_some()) else {
-            return Ok((None, None));
+        let mut part = Part { slice: slice.clone(), column: None };
+        let (deletions, cells, next) = loop {
+            let projection = part.projection(&schema);
+            let found = self.read_row(row, &projection, ReadView::Pending).await?;
+            let is_over = self.core.stopping() || self.is_dropped();
+            if self.changes_kept().is_none() || is_over {
+                return Ok((None, None));
+            }
+            let mut found = found.unwrap_or_else(|| Row { key: row.clone(), cells: Vec::new() });
+            let cut = part.cut(&mut found);
+            let (mut deletions, cells) =
+                garbage_of(&found, part.newer(), &schema, self.core.expiry_micros());
+            match (cut, deletions.as_mut_slice()) {
+                (Some(Cut::SameColumn(column)), []) => part.go_on(column, &found),
+                // What a rule says of a cell it says of the older ones of its column too: they need not be read, slice by slice and each
+                // behind all that those before it have deleted.
+                (Some(Cut::SameColumn(column)), [Mutation::DeleteCells { timestamps, .. }]) => {
+                    timestamps.start = 0;
+                    break (deletions, cells, Some(slice.after(column)));
+                }
+                (cut, _) => break (deletions, cells, part.next(cut)),
+            }
         };
-        let cut = slice.cut(&mut found);
-        let (mut deletions, cells) = garbage_of(&found, &schema, self.core.expiry_micros());
-        // What a rule says of a cell it says of the older ones of its column: they need not be read, slice by slice and each behind all
-        // that those before it have deleted.
-        if let (Some(Cut::SameColumn(..)), [Mutation::DeleteCells { timestamps, .. }]) =
-            (&cut, deletions.as_mut_slice())
-        {
-            timestamps.start = 0;
-        }
-        let next = cut.map(|cut| cut.next(slice, !deletions.is_empty()));
         if deletions.is_empty() {
             return Ok((None, next));
         }
@@ -283,29 +299,76 @@ impl Tablet {
     }
 }
 
-/// A part of a row that is read at a time: so many of its cells, from a column on.
+/// A column of a family.
+type Column = (FamilyId, Bytes);
+
+/// A part of a row that is judged at a time: so many of its cells, from a column on.
 #[derive(Debug, Clone)]
 pub(super) struct Slice {
     /// `None` for the first column of the row.
-    pub(super) from: Option<(FamilyId, Bytes)>,
+    pub(super) from: Option<Column>,
     pub(super) cells_max: u32,
 }
 
-/// What follows cells that are as many as a slice may have.
-enum Cut {
-    /// Another column; or more of the one that was left out, since it may not be whole.
-    Column(FamilyId, Bytes),
-    /// More of the only column.
-    SameColumn(FamilyId, Bytes),
+impl Slice {
+    /// What comes after all of a column.
+    fn after(&self, (family, qualifier): Column) -> Self {
+        // The next that there can be.
+        let from = (family, [qualifier.as_ref(), &[0]].concat().into());
+        Self { from: Some(from), ..*self }
+    }
 }
 
-impl Slice {
-    /// The families of the table that have rules, without values, from the slice's column on.
+/// What of a slice is read at a time: all of it, or more of its only column.
+struct Part {
+    slice: Slice,
+    /// The column, and what was read of it, all of which stays.
+    column: Option<(Column, Newer)>,
+}
+
+/// What follows cells that are as many as a part may have.
+enum Cut {
+    /// Another column; or more of the one that was left out, since it may not be whole.
+    Column(Column),
+    /// More of the only column.
+    SameColumn(Column),
+}
+
+impl Part {
+    /// What is newer in its column than what is read.
+    fn newer(&self) -> Newer {
+        self.column.as_ref().map_or(Newer::NONE, |(_, newer)| *newer)
+    }
+
+    fn cells_max(&self) -> u32 {
+        match &self.column {
+            Some(((_, qualifier), _)) if qualifier.len() <= COLUMN_QUALIFIER_BYTES_MAX => {
+                self.slice.cells_max.saturating_mul(COLUMN_SLICES)
+            }
+            _ => self.slice.cells_max,
+        }
+    }
+
+    /// The families of the table that have rules, without values, from the slice's column on; or what is older of the column.
     fn projection(&self, schema: &TabletSchema) -> Projection {
+        let cells_per_row_max = self.cells_max();
+        let of = |families, timestamps| Projection {
+            families: Some(families),
+            timestamps,
+            cells_per_row_max,
+            values: false,
+            ..Projection::all()
+        };
+        if let Some(((family, qualifier), newer)) = &self.column {
+            let only = (Bound::Included(qualifier.clone()), Bound::Included(qualifier.clone()));
+            let family = FamilyProjection { family: *family, qualifiers: vec![only] };
+            return of(vec![family], TimestampRange { end: newer.last, ..TimestampRange::ALL });
+        }
+        let from = &self.slice.from;
         let ruled = schema.families.keys().filter(|id| schema.user_rule(**id).is_some());
-        let ruled = ruled.filter(|id| self.from.as_ref().is_none_or(|(from, _)| **id >= *from));
+        let ruled = ruled.filter(|id| from.as_ref().is_none_or(|(from, _)| **id >= *from));
         let families = ruled.map(|id| {
-            let qualifiers = match &self.from {
+            let qualifiers = match from {
                 Some((family, qualifier)) if family == id => {
                     vec![(Bound::Included(qualifier.clone()), Bound::Unbounded)]
                 }
@@ -313,43 +376,43 @@ impl Slice {
             };
             FamilyProjection { family: *id, qualifiers }
         });
-        let families = Some(families.collect());
-        let cells_per_row_max = self.cells_max;
-        Projection { families, cells_per_row_max, values: false, ..Projection::all() }
+        of(families.collect(), TimestampRange::ALL)
     }
 
     /// Where there may be more of the row, what: takes the last column out, unless it is the only one.
     fn cut(&self, found: &mut Row) -> Option<Cut> {
-        if (found.cells.len() as u64) < u64::from(self.cells_max) {
+        if (found.cells.len() as u64) < u64::from(self.cells_max()) {
             return None;
         }
         let last = found.cells.last()?;
         let (family, qualifier) = (last.family, last.qualifier.clone());
         let begins = |cell: &Cell| cell.family == family && cell.qualifier == qualifier;
         match found.cells.iter().position(begins)? {
-            0 => Some(Cut::SameColumn(family, qualifier)),
+            0 => Some(Cut::SameColumn((family, qualifier))),
             whole => {
                 found.cells.truncate(whole);
-                Some(Cut::Column(family, qualifier))
+                Some(Cut::Column((family, qualifier)))
             }
         }
     }
-}
 
-impl Cut {
-    /// What to read next. `deletes`: whether something of the slice was deleted, and so all that its only column has beyond it.
-    fn next(self, slice: Slice, deletes: bool) -> Slice {
-        let from = match self {
-            Self::Column(family, qualifier) => (family, qualifier),
-            // The next that there can be.
-            Self::SameColumn(family, qualifier) if deletes => {
-                (family, [qualifier.as_ref(), &[0]].concat().into())
+    /// All of `found` stays: what is older in its only column is read next.
+    fn go_on(&mut self, column: Column, found: &Row) {
+        let Newer { cells, last } = self.newer();
+        let read = u32::try_from(found.cells.len()).unwrap_or(u32::MAX);
+        let last = found.cells.last().map_or(last, |cell| cell.timestamp);
+        self.column = Some((column, Newer { cells: cells.saturating_add(read), last }));
+    }
+
+    /// The slice after this one, where there may be more of the row.
+    fn next(self, cut: Option<Cut>) -> Option<Slice> {
+        match (self.column, cut) {
+            (Some((column, _)), _) => Some(self.slice.after(column)),
+            (None, Some(Cut::Column(column) | Cut::SameColumn(column))) => {
+                Some(Slice { from: Some(column), ..self.slice })
             }
-            Self::SameColumn(..) => {
-                return Slice { cells_max: slice.cells_max.saturating_mul(2), ..slice };
-            }
-        };
-        Slice { from: Some(from), cells_max: SLICE_CELLS_MAX }
+            (None, None) => None,
+        }
     }
 }
 

@@ -174,7 +174,31 @@ fn what_is_behind_a_piece_of_a_column_that_goes_is_deleted_with_it() {
 }
 
 #[test]
-fn a_column_of_which_all_stays_is_read_in_larger_pieces() {
+fn a_column_of_which_all_stays_for_long_is_judged_in_pieces_that_do_not_grow() {
+    // Where the newest that goes is at the end of a piece, in the midst of one and at the beginning of the next; and where none goes.
+    for kept in [65, 66, 67, 100, 199, 200, 300] {
+        let ruled = Ruled::kept(GcRule::MaxVersions(kept as u32));
+        ruled.put(&(1..=200).map(|n| n * 1_000).collect::<Vec<_>>());
+        // What deletes cells in the midst of it has its say in every piece.
+        ruled.apply(vec![delete(150_000, 151_000)]);
+        let slice = Slice { from: None, cells_max: 2 };
+        let row = Bytes::from_static(b"r");
+        let tablet = &ruled.rig.tablet;
+        let (deleted, next) = block_on(tablet.collect_slice(&row, slice)).unwrap();
+        let next = next.unwrap();
+        assert_eq!((next.cells_max, deleted.is_some()), (2, kept < 199), "{kept}");
+        assert_eq!(next.from, Some((FamilyId(1), Bytes::from_static(b"q\0"))), "{kept}");
+        if let Some((last, _)) = deleted {
+            block_on(tablet.core.pipeline.wait_visible(last)).unwrap();
+        }
+        let all = (1..=200).rev().filter(|n| *n != 150).map(|n| n * 1_000);
+        assert!(all.take(kept).eq(ruled.cells()), "{kept}: {:?}", ruled.cells());
+        assert!(!ruled.collect(), "nothing is deleted twice");
+    }
+}
+
+#[test]
+fn a_column_of_which_a_whole_slice_stays_is_collected() {
     let ruled = Ruled::kept(GcRule::MaxVersions(25_000));
     for from in (0..30).map(|n| n * 1_000) {
         ruled.put(&(from..from + 1_000).map(|n| n * 1_000).collect::<Vec<_>>());
