@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use arc_swap::{ArcSwapOption, Guard};
 
-use crate::sst::{Block, BlockKind};
+use crate::sst::{Block, BlockKind, fetch_spotted};
 use crate::touch::Whereabouts;
 
 /// `Slot::ring_at` of a partition that the pool's clock does not know: empty, or pinned.
@@ -32,7 +32,7 @@ pub(super) struct Slot {
     used: AtomicBool,
     /// Where the partition stands in the pool's ring. Only used under the pool's lock.
     ring_at: AtomicU32,
-    /// Where a search of the partition looks.
+    /// Where a search of the partition looks: of the index its heads, of a filter its [spot](Block::spot).
     searched: Whereabouts,
 }
 
@@ -61,13 +61,28 @@ impl Slot {
         self.used.load(Ordering::Relaxed) && self.used.swap(false, Ordering::Relaxed)
     }
 
+    /// The partition, if it is in memory; it then counts as used.
+    #[inline]
+    fn get(&self) -> Option<Resident> {
+        let found = Resident::new(self.block.load())?;
+        found.fetch_fields();
+        // A store only where it changes something: else all readers would pull the line back and forth.
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+        Some(found)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.block.load().is_none()
     }
 
     pub(super) fn put(&self, block: Option<Arc<Block>>) -> Option<Arc<Block>> {
         self.used.store(false, Ordering::Relaxed);
-        self.searched.note(block.as_ref().map_or(&[], |block| block.searched()));
+        match block.as_ref().map_or(0, |block| block.spot()) {
+            0 => self.searched.note(block.as_ref().map_or(&[], |block| block.searched())),
+            spot => self.searched.set(spot),
+        }
         self.block.swap(block)
     }
 }
@@ -143,17 +158,20 @@ impl Directory {
         Arc::new(Self { slots, index_len: index_partitions, pinned: AtomicBool::new(false) })
     }
 
-    /// The partition, if it is in memory; it then counts as used.
+    /// The index partition, if it is in memory; it then counts as used.
     #[inline]
-    pub fn get(&self, id: PartitionId) -> Option<Resident> {
-        let slot = self.slots.get(self.place(id))?;
+    pub fn index(&self, at: usize) -> Option<Resident> {
+        let slot = self.slots.get(self.place(PartitionId::Index(at)))?;
         slot.searched.fetch();
-        let found = Resident::new(slot.block.load())?;
-        // A store only where it changes something: else all readers would pull the line back and forth.
-        if !slot.used.load(Ordering::Relaxed) {
-            slot.used.store(true, Ordering::Relaxed);
-        }
-        Some(found)
+        slot.get()
+    }
+
+    /// The filter partition, if it is in memory, which will be asked for this entry; it then counts as used.
+    #[inline]
+    pub fn filter(&self, at: usize, entry: u64) -> Option<Resident> {
+        let slot = self.slots.get(self.place(PartitionId::Filter(at)))?;
+        fetch_spotted(slot.searched.get(), entry);
+        slot.get()
     }
 
     /// The same without counting as a use.

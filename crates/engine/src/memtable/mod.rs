@@ -38,13 +38,21 @@ pub use totals::{Total, Totals};
 #[derive(Debug)]
 pub struct Memtable {
     list: Arc<SkipList>,
+    tombstones: AtomicU64,
+    totals: Arc<Totals>,
+    written: Written,
+}
+
+/// What changes with each record, in lines of its own: whoever reads on other cores needs but what is before it. Only the writer writes to the
+/// figures.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Written {
     writer: Mutex<WriterState>,
     records: AtomicU64,
-    tombstones: AtomicU64,
     /// [`SEQ_MAX`] until there is a record.
     seq_min: AtomicU64,
     seq_max: AtomicU64,
-    totals: Arc<Totals>,
 }
 
 /// Figures of one family in a memtable.
@@ -99,19 +107,21 @@ impl Memtable {
         let (list, inserter) = SkipList::create(seed, memory);
         Arc::new(Self {
             list,
-            writer: Mutex::new(WriterState { inserter, families: Vec::new(), family_hint: 0 }),
-            records: AtomicU64::new(0),
             tombstones: AtomicU64::new(0),
-            seq_min: AtomicU64::new(SEQ_MAX),
-            seq_max: AtomicU64::new(0),
             totals,
+            written: Written {
+                writer: Mutex::new(WriterState { inserter, families: Vec::new(), family_hint: 0 }),
+                records: AtomicU64::new(0),
+                seq_min: AtomicU64::new(SEQ_MAX),
+                seq_max: AtomicU64::new(0),
+            },
         })
     }
 
     fn lock(&self) -> MutexGuard<'_, WriterState> {
         // A panic while the mutex was held leaves at most a figure behind by one: the list is linked
         // from level 0 upwards and valid after each step.
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+        self.written.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the writer's place, waiting while another has it. For several insertions in a row; the
@@ -137,7 +147,7 @@ impl Memtable {
 
     /// Records.
     pub fn len(&self) -> u64 {
-        self.records.load(Ordering::Acquire)
+        self.written.records.load(Ordering::Acquire)
     }
 
     /// Whether there is no record.
@@ -153,8 +163,9 @@ impl Memtable {
     /// The least and the greatest sequence of the records; `None` without any.
     pub fn seq_range(&self) -> Option<(Seq, Seq)> {
         // `len` was raised after the bounds, so where it is not 0 they are set.
+        let Written { seq_min, seq_max, .. } = &self.written;
         (!self.is_empty())
-            .then(|| (self.seq_min.load(Ordering::Relaxed), self.seq_max.load(Ordering::Relaxed)))
+            .then(|| (seq_min.load(Ordering::Relaxed), seq_max.load(Ordering::Relaxed)))
     }
 
     /// Figures per family, by family id. Waits for the writer.
@@ -169,9 +180,6 @@ impl Memtable {
 
     /// The row with this prefix; `None` where there is no record of it.
     pub fn row(&self, row_prefix: &[u8]) -> Option<MemtableRow<'_>> {
-        if self.is_empty() {
-            return None;
-        }
         let has_tombstones = self.tombstones() > 0;
         self.list.row(row_prefix).map(|place| MemtableRow::new(place, has_tombstones))
     }
@@ -229,8 +237,9 @@ impl MemtableWriter<'_> {
     fn insert_new(&mut self, key: KeyView<'_>, value: NewValue<'_>) -> bool {
         let (kind, seq, timestamp) = (key.kind(), key.seq(), key.timestamp());
         // Before the record can be seen: whoever sees it finds its sequence within the bounds.
-        self.table.seq_min.fetch_min(seq, Ordering::Relaxed);
-        self.table.seq_max.fetch_max(seq, Ordering::Relaxed);
+        let Written { records, seq_min, seq_max, .. } = &self.table.written;
+        seq_min.store(seq_min.load(Ordering::Relaxed).min(seq), Ordering::Relaxed);
+        seq_max.store(seq_max.load(Ordering::Relaxed).max(seq), Ordering::Relaxed);
         if !self.state.inserter.insert(key, value) {
             return false;
         }
@@ -246,7 +255,7 @@ impl MemtableWriter<'_> {
         if kind.is_tombstone() {
             self.table.tombstones.fetch_add(1, Ordering::Relaxed);
         }
-        self.table.records.fetch_add(1, Ordering::Release);
+        records.store(records.load(Ordering::Relaxed) + 1, Ordering::Release);
         true
     }
 }

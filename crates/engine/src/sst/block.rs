@@ -206,6 +206,11 @@ impl Block {
         }
     }
 
+    /// Of a filter partition, where what each question looks at lies (see [`fuse::spot`](super::fuse::spot)); 0 of others, and where that is not known.
+    pub(crate) fn spot(&self) -> u64 {
+        if let Content::Filter(block) = &self.content { block.spot() } else { 0 }
+    }
+
     /// Begins to fetch these into the processor's cache.
     #[inline]
     pub(crate) fn fetch_searched(&self) {

@@ -58,7 +58,7 @@ impl FilterComparison {
         let probe = RowProbe::columns(row, columns.to_vec());
         let mut perhaps = 0;
         for reader in &self.readers {
-            let find = |at: usize| Ok(reader.filter_slot(at));
+            let find = |at: usize| Ok(reader.filter_slot(at, probe.row_entry));
             perhaps += usize::from(ask(reader, &probe, find)?);
         }
         Ok(perhaps)

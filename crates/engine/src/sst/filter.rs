@@ -448,10 +448,22 @@ impl FilterBlock {
         }
     }
 
+    fn body(&self) -> &[u8] {
+        self.data.get(usize::from(self.body_at)..).unwrap_or_default()
+    }
+
+    /// See [`fuse::spot`].
+    pub(super) fn spot(&self) -> u64 {
+        match self.body {
+            Body::Bloom { .. } => 0,
+            Body::Fuse { width, shape, seed } => fuse::spot(self.body(), width, shape, seed),
+        }
+    }
+
     /// Whether the entry may have been put in.
     #[inline]
     fn may_have(&self, entry: u64) -> bool {
-        let body = self.data.get(usize::from(self.body_at)..).unwrap_or_default();
+        let body = self.body();
         match self.body {
             Body::Bloom { lines, probes } => {
                 let (start, mut state) = place(entry, u64::from(lines));

@@ -20,7 +20,10 @@
 //! Building is peeling: a place that only one entry has is that entry's own; take the entry away, and other
 //! places become someone's own; when all are taken, give the slots their values in the opposite order.
 
+use std::ptr::without_provenance;
+
 use crate::random::mix64;
+use crate::touch::fetch_at;
 
 /// Places of an entry.
 const PLACES: u32 = 4;
@@ -31,6 +34,14 @@ const ATTEMPTS_MAX: u8 = 64;
 
 /// Attempts between which the filter grows by a thirty-second, where it may.
 const ATTEMPTS_BEFORE_GROWTH: u8 = 3;
+
+/// Bits of what [`spot`] packs: an address, a seed ([`ATTEMPTS_MAX`]), and the segments of a filter that fills a page.
+const SPOT_ADDRESS_BITS: u32 = 48;
+const SPOT_SEED_BITS: u32 = 6;
+const SPOT_SEGMENTS_BITS: u32 = 5;
+
+/// Bits of a segment of such a filter.
+const SPOT_SEGMENT_BITS: u8 = 7;
 
 /// Bits of the largest segment: a place within it comes from 18 bits of the hash.
 pub(super) const SEGMENT_BITS_MAX: u8 = 18;
@@ -126,6 +137,42 @@ pub(super) struct Fuse {
     pub(super) seed: u8,
     /// The slots, little-endian.
     pub(super) slots: Vec<u8>,
+}
+
+/// Where the slots of a filter of a page lie, with its shape and seed, in one number: enough to know of each entry which bytes will be looked at.
+/// 0 for other filters.
+///
+/// ```text
+/// | 0 | segments: 5 bits | seed: 6 | address: 48 |
+/// ```
+pub(super) fn spot(slots: &[u8], width: Width, shape: Shape, seed: u8) -> u64 {
+    let (address, segments) = (slots.as_ptr().addr() as u64, u64::from(shape.segments));
+    let fits = width == Width::One
+        && shape.bits == SPOT_SEGMENT_BITS
+        && segments < 1 << SPOT_SEGMENTS_BITS
+        && seed < ATTEMPTS_MAX
+        && address < 1 << SPOT_ADDRESS_BITS;
+    let shape = segments << SPOT_SEED_BITS | u64::from(seed);
+    if fits { shape << SPOT_ADDRESS_BITS | address } else { 0 }
+}
+
+/// Where these bytes are, by what [`spot`] gave.
+#[inline]
+fn spotted(spot: u64, entry: u64) -> impl Iterator<Item = usize> {
+    let address = (spot & ((1 << SPOT_ADDRESS_BITS) - 1)) as usize;
+    let packed = spot >> SPOT_ADDRESS_BITS;
+    let seed = (packed & ((1 << SPOT_SEED_BITS) - 1)) as u8;
+    let segments = (packed >> SPOT_SEED_BITS) as u32;
+    let shape = Shape { bits: SPOT_SEGMENT_BITS, segments };
+    shape.places(hash(entry, seed)).into_iter().map(move |place| address.wrapping_add(place))
+}
+
+/// Begins to fetch what [`contains`] will look at, of a filter that may be gone.
+#[inline]
+pub(crate) fn fetch_spotted(spot: u64, entry: u64) {
+    if spot != 0 {
+        spotted(spot, entry).for_each(|at| fetch_at(without_provenance(at)));
+    }
 }
 
 /// Whether `entry` may be among those that `slots` were built from; never false for one that was.
@@ -264,6 +311,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn of_a_filter_of_a_page_it_is_known_beforehand_what_is_looked_at() {
+        let mut all = entries(2_800, 7);
+        let Fuse { shape, seed, slots } = build(&mut all, Width::One, 4_096).unwrap();
+        let spot = spot(&slots, Width::One, shape, seed);
+        assert_ne!(spot, 0);
+        for entry in &all {
+            let looked_at = shape.places(hash(*entry, seed)).map(|at| &raw const slots[at]);
+            assert!(spotted(spot, *entry).eq(looked_at.map(|at| at.addr())));
+        }
+        // What has no room is not known.
+        assert_eq!(super::spot(&slots, Width::Two, shape, seed), 0);
+        let larger = build(&mut entries(20_000, 7), Width::One, u64::MAX).unwrap();
+        assert_eq!(super::spot(&larger.slots, Width::One, larger.shape, larger.seed), 0);
     }
 
     #[test]

@@ -156,17 +156,18 @@ struct Column {
     width: u8,
 }
 
-/// A parsed index block.
+/// A parsed index block. What each search looks at comes first: it is in one line then.
 #[derive(Debug, Clone)]
+#[repr(C)]
 pub(crate) struct IndexBlock {
     data: Bytes,
-    level: Level,
-    head: u8,
-    shift: u8,
-    common_len: u16,
     count: u32,
     heads_at: u32,
     tails_at: u32,
+    common_len: u16,
+    head: u8,
+    level: Level,
+    shift: u8,
     columns: [Column; COLUMNS_MAX],
 }
 
@@ -211,7 +212,7 @@ impl IndexBlock {
             return Err(Malformed::whole("an index block is shorter than its columns"));
         }
         let (heads_at, tails_at) = (heads_at as u32, at as u32);
-        Ok(Self { data, level, head, shift, common_len, count, heads_at, tails_at, columns })
+        Ok(Self { data, count, heads_at, tails_at, common_len, head, level, shift, columns })
     }
 
     /// Entries.

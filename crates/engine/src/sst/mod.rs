@@ -79,6 +79,7 @@ pub(crate) use block::Departure;
 pub use block::{Block, BlockKind, BlockRequest, load_blocks, load_blocks_blocking};
 pub use compare::FilterComparison;
 pub use cursor::{CursorOptions, SstCursor};
+pub(crate) use fuse::fetch_spotted;
 pub use metrics::{Counter, KindMetrics, SstMetrics};
 pub(crate) use point::{Loaded, PointRow, PointStage, add_loaded};
 pub use probe::RowProbe;

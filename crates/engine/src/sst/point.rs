@@ -176,7 +176,7 @@ impl SstReader {
             self.metrics().filter_coarse_negatives.increment();
             return Ok(Some(self.filter_said(false)));
         }
-        let find = |at| self.filter_partition(filters, loaded, at);
+        let find = |at| self.filter_partition(filters, loaded, at, probe);
         let perhaps = match self.at_filters(ask_filter(self, filters, probe, find))? {
             Ok(perhaps) => perhaps,
             Err(missing) => {
@@ -206,7 +206,7 @@ impl SstReader {
     pub(crate) fn may_have_all_columns(&self, probe: &RowProbe, loaded: &Loaded) -> bool {
         // A damaged filter is told of where it is asked for the read itself.
         self.filters().is_some_and(|filters| {
-            let find = |at| self.filter_partition(filters, loaded, at);
+            let find = |at| self.filter_partition(filters, loaded, at, probe);
             may_have_all_columns(filters, probe, find).unwrap_or(false)
         })
     }
@@ -217,12 +217,14 @@ impl SstReader {
         filters: &IndexBlock,
         loaded: &Loaded,
         at: usize,
+        probe: &RowProbe,
     ) -> Option<Resident> {
         let held = match loaded {
             [] => None,
             _ => self.among(loaded, filters.handle(at, self.blocks_end()).ok()?),
         };
-        held.map(|block| Resident::from(Arc::clone(block))).or_else(|| self.filter_slot(at))
+        held.map(|block| Resident::from(Arc::clone(block)))
+            .or_else(|| self.filter_slot(at, probe.row_entry))
     }
 
     /// The stage after the filter; `None` where the index partition is missing.
@@ -237,11 +239,16 @@ impl SstReader {
         if top_at >= self.top().len() {
             return Ok(Some(PointStage::Absent));
         }
-        let partition = self.at_top(self.top().handle(top_at, self.blocks_end()))?;
-        let held = self.among(loaded, partition).map(|b| Resident::from(Arc::clone(b)));
+        // Its handle lies in lines of their own, and is seldom needed.
+        let handle = || self.top().handle(top_at, self.blocks_end());
+        let held = match loaded {
+            [] => None,
+            _ => self.among(loaded, self.at_top(handle())?),
+        };
+        let held = held.map(|block| Resident::from(Arc::clone(block)));
         let Some(block) = held.or_else(|| self.index_slot(top_at)) else {
             let id = PartitionId::Index(top_at);
-            want.push(self.request_partition(id, partition, Fill::Keep));
+            want.push(self.request_partition(id, self.at_top(handle())?, Fill::Keep));
             return Ok(None);
         };
         let mut place = || {
@@ -262,7 +269,11 @@ impl SstReader {
             }
             Ok(Some(PointBlock { handle, block: data, goes_on }))
         };
-        let found = place().map_err(|m: Malformed| self.damaged(partition.offset, m.what))?;
+        let damaged = |m: Malformed| {
+            let offset = handle().map_or(0, |partition| partition.offset);
+            self.damaged(offset, m.what)
+        };
+        let found = place().map_err(damaged)?;
         Ok(Some(match found {
             // Between the last key of a partition and its separator.
             None => PointStage::Wide,

@@ -437,16 +437,16 @@ impl SstReader {
     /// The index partition at entry `at` of the top-level index.
     #[inline]
     pub(super) fn index_slot(&self, at: usize) -> Option<Resident> {
-        let found = self.directory.get(PartitionId::Index(at)).or_else(|| self.off_probation(at));
+        let found = self.directory.index(at).or_else(|| self.off_probation(at));
         let counted = &self.metrics().index;
         if found.is_some() { &counted.hits } else { &counted.misses }.increment();
         found
     }
 
-    /// The filter partition at entry `at` of the filter index.
+    /// The filter partition at entry `at` of the filter index, which will be asked for `entry`.
     #[inline]
-    pub(super) fn filter_slot(&self, at: usize) -> Option<Resident> {
-        let found = self.directory.get(PartitionId::Filter(at));
+    pub(super) fn filter_slot(&self, at: usize, entry: u64) -> Option<Resident> {
+        let found = self.directory.filter(at, entry);
         let counted = &self.metrics().filter;
         if found.is_some() { &counted.hits } else { &counted.misses }.increment();
         found

@@ -41,7 +41,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwapOption;
 use tokio::sync::Notify;
 
 use crate::cell::{RowRange, Seq};
@@ -69,7 +69,7 @@ pub use read::{ReadView, ScanOptions, Snapshot};
 
 use locks::RowLocks;
 use looks::Looks;
-use view::View;
+use view::{Current, View};
 
 /// A tablet's number, unique within a server and never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -117,7 +117,7 @@ pub struct Tablet {
     id: TabletId,
     range: RowRange,
     core: Arc<Core>,
-    view: ArcSwap<View>,
+    view: Current,
     schema: ArcSwapOption<TabletSchema>,
     locks: RowLocks,
     writer: Mutex<Writer>,
@@ -270,7 +270,7 @@ impl Tablet {
             id,
             range: version.range().clone(),
             core,
-            view: ArcSwap::from_pointee(view),
+            view: Current::new(view),
             schema: ArcSwapOption::empty(),
             locks: RowLocks::default(),
             writer: Mutex::default(),
@@ -323,7 +323,7 @@ impl Tablet {
         let options = &self.core.options;
         let next = View::new(active, waiting, version, files, options, style, Some(&view));
         next.keep_pinned(options);
-        self.view.store(Arc::new(next));
+        self.view.store(next);
         drop((view, writer, manifest));
         // What is due is another question now.
         self.picks().nothing_free = None;
@@ -543,7 +543,7 @@ impl Tablet {
             let _writer = self.lock_writer();
             let view = self.view.load();
             let waiting = view.waiting.get(flushed..).unwrap_or_default().to_vec();
-            self.view.store(Arc::new(next.with_memtables(Arc::clone(&view.active), waiting)));
+            self.view.store(next.with_memtables(Arc::clone(&view.active), waiting));
         }
         if !has_level_zero {
             // What kept it from being emptied is over, whatever did it.

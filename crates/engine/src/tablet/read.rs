@@ -69,18 +69,11 @@ impl Tablet {
         Snapshot { view: Guard::into_inner(view), seq }
     }
 
-    /// The view of now and the sequence up to which it shows what is durable. No reference is counted,
-    /// so that readers on all cores do not write to one cache line.
+    /// The view of now and the sequence up to which it shows what is durable.
     pub(super) fn durable_view(&self) -> (Guard<Arc<View>>, Seq) {
         // A view that was replaced in between may lack rows up to the sequence, or still show dropped
-        // rows beside what was written to them since. Views change a few times a second at most.
-        loop {
-            let view = self.view.load();
-            let seq = self.core.pipeline.visible();
-            if Arc::ptr_eq(&view, &self.view.load()) {
-                return (view, seq);
-            }
-        }
+        // rows beside what was written to them since.
+        self.view.load_with(|| self.core.pipeline.visible())
     }
 
     /// Reads rows in order.

@@ -3,9 +3,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use arc_swap::{ArcSwap, Guard};
 
 use super::levels::Levels;
 use super::named::{NamedFiles, Names};
+use crate::cell::Seq;
 use crate::compaction::shape::{Contents, Shape};
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{SstRef, Version};
@@ -13,6 +17,59 @@ use crate::memtable::Memtable;
 use crate::options::{CompactionStyle, EngineOptions};
 use crate::sst::{FileId, SstProperties, SstReader};
 use crate::store::SstFile;
+
+/// The view of now, which its tablet's writer replaces.
+#[derive(Debug)]
+pub(super) struct Current {
+    view: ArcSwap<View>,
+    /// Odd while it is being replaced, and another even number afterwards.
+    changes: AtomicU64,
+}
+
+impl Current {
+    pub(super) fn new(view: View) -> Self {
+        Self { view: ArcSwap::from_pointee(view), changes: AtomicU64::new(0) }
+    }
+
+    /// It, with no reference counted: readers on all cores do not write to one cache line.
+    #[inline]
+    pub(super) fn load(&self) -> Guard<Arc<View>> {
+        self.view.load()
+    }
+
+    /// The same, to be held for longer.
+    pub(super) fn load_full(&self) -> Arc<View> {
+        self.view.load_full()
+    }
+
+    /// Puts another one in its place. One at a time: under the writer's lock.
+    pub(super) fn store(&self, view: View) {
+        let changes = self.changes.load(Ordering::Relaxed);
+        self.changes.store(changes.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.view.store(Arc::new(view));
+        self.changes.store(changes.wrapping_add(2), Ordering::Release);
+    }
+
+    /// The view at the moment at which `seq` was taken, which whoever made it visible has done with Release, and is taken with Acquire:
+    /// what was written since the view was replaced is in it, or not up to that.
+    #[inline]
+    pub(super) fn load_with(&self, seq: impl Fn() -> Seq) -> (Guard<Arc<View>>, Seq) {
+        let changes = self.changes.load(Ordering::Acquire);
+        let (view, taken) = (self.view.load(), seq());
+        // To load a view takes locked instructions, of which a cached read has few.
+        if changes.is_multiple_of(2) && self.changes.load(Ordering::Relaxed) == changes {
+            return (view, taken);
+        }
+        // Views change a few times a second at most.
+        loop {
+            let (view, taken) = (self.view.load(), seq());
+            if Arc::ptr_eq(&view, &self.view.load()) {
+                return (view, taken);
+            }
+        }
+    }
+}
 
 /// The open files of a version.
 pub(super) type OpenFiles = HashMap<FileId, Arc<SstFile>>;

@@ -242,7 +242,7 @@ impl Tablet {
         let mut waiting = view.waiting.clone();
         waiting.push(Arc::clone(&view.active));
         let active = self.core.new_memtable();
-        self.view.store(Arc::new(view.with_memtables(active, waiting)));
+        self.view.store(view.with_memtables(active, waiting));
         self.core.bell.ring();
     }
 

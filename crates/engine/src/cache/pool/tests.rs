@@ -64,7 +64,7 @@ fn what_is_used_between_two_rounds_of_the_clock_stays_and_what_was_read_once_lea
     for at in 0..10_000 {
         pool.insert(&cold, PartitionId::Filter(at), &block);
         if at % (fits / 2) == 0 {
-            assert!((0..10).all(|at| hot.get(PartitionId::Index(at)).is_some()), "{at}");
+            assert!((0..10).all(|at| hot.index(at).is_some()), "{at}");
         }
         assert!(pool.bytes().total() <= BUDGET / 2);
     }
@@ -143,7 +143,7 @@ fn a_partition_larger_than_the_share_is_not_kept() {
     let (block, _) = block();
     let directory = Directory::new(1, 1);
     assert!(!pool.insert(&directory, PartitionId::Filter(0), &block));
-    assert!(directory.get(PartitionId::Filter(0)).is_none());
+    assert!(directory.filter(0, 0).is_none());
     assert_eq!(pool.bytes().total(), 0);
 }
 
@@ -156,7 +156,7 @@ fn positions_that_are_not_there_hold_nothing() {
     assert!(!pool.insert(&directory, PartitionId::Index(2), &block));
     assert!(!pool.insert(&directory, PartitionId::Filter(1), &block));
     assert!(!pool.insert(&directory, PartitionId::Filter(usize::MAX), &block));
-    assert!(directory.get(PartitionId::Index(2)).is_none());
+    assert!(directory.index(2).is_none());
     assert!(resident(&directory).is_empty());
 }
 
@@ -191,7 +191,10 @@ proptest! {
                 Op::Insert(d, at, bytes) => {
                     pool.insert(&directories[d], id(at), &Arc::new(filter_block(bytes)));
                 }
-                Op::Use(d, at) => drop(directories[d].get(id(at))),
+                Op::Use(d, at) => drop(match id(at) {
+                    PartitionId::Index(at) => directories[d].index(at),
+                    PartitionId::Filter(at) => directories[d].filter(at, 0),
+                }),
                 Op::Pin(d) => prop_assert!(pool.pin(&directories[d], reserved)),
                 Op::Unpin(d) => pool.unpin(&directories[d], reserved),
                 Op::Forget(d) => pool.forget(&directories[d], reserved),

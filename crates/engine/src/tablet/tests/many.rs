@@ -38,7 +38,7 @@ impl Rig {
         let options = &self.tablet.core.options;
         let (active, style) = (Arc::clone(&view.active), options.compaction);
         let view = View::new(active, Vec::new(), version, open, options, style, None);
-        self.tablet.view.store(Arc::new(view));
+        self.tablet.view.store(view);
     }
 
     /// The compaction of all SSTs.
