@@ -48,7 +48,7 @@
 //! newest  1 1 1 1 1 | 7 8 40    the first five: 5 bytes for 4 runs less; with the 7, 12 for 5
 //! ```
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -74,6 +74,10 @@ const WITHIN_L0_MEMTABLES_MAX: u64 = 2;
 
 /// Columns of level 0 that cannot go and of which parts are looked at: more would take thousands of files as many looks each.
 const COLUMNS_REFUSED_MAX: usize = 8;
+
+/// Files of a level that are looked at for one that drags along less with all that goes with it: each takes a look at the next level, and
+/// where nothing is cut the first is the one.
+const SIZE_TRIED_MAX: usize = 16;
 
 /// Why a compaction was picked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -638,21 +642,44 @@ fn merge_runs(runs: &[AgeRun], busy: &Busy) -> Option<Pick> {
 /// The file of `level` that drags along the fewest bytes per byte of its own, with those beside it that drag
 /// along nothing more; down as many levels as is cheaper than to stop.
 fn pick_from_level(version: &Version, shape: &Shape, level: u8, busy: &Busy) -> Option<Pick> {
-    let mut candidates: Vec<(f64, &Arc<SstRef>)> = Vec::new();
-    for file in level_files(version, level) {
-        if busy.files.contains(&file.id) {
-            continue;
-        }
-        let span = file.span();
+    let files = level_files(version, level);
+    // All pieces of a file that is cut are one.
+    let mut cut: HashMap<FileId, (u64, RowRange)> = HashMap::new();
+    for piece in files.iter().filter(|file| file.is_cut()) {
+        let (bytes, span) = cut.remove(&piece.id).unwrap_or_else(|| (0, piece.span()));
+        cut.insert(piece.id, (bytes + piece.bytes, hull(span, &piece.span())));
+    }
+    let mut candidates: Vec<(f64, u64, &Arc<SstRef>)> = Vec::new();
+    for file in files.iter().filter(|file| !busy.files.contains(&file.id)) {
+        let whole = (!file.is_cut()).then(|| (file.bytes, file.span()));
+        let Some((own, span)) = whole.or_else(|| cut.remove(&file.id)) else { continue };
         let below = overlapping(level_files(version, level + 1), &span);
-        let met: u64 = below.map(|file| file.bytes).sum();
-        candidates.push((met as f64 / file.bytes.max(1) as f64, file));
+        let met = below.map(|file| file.bytes).sum();
+        candidates.push((drags(met, own), own, file));
     }
     candidates.sort_by(|a, b| a.0.total_cmp(&b.0));
-    candidates.into_iter().find_map(|(_, file)| {
-        let pick = complete(version, Reason::Size, twins(version, file), level + 1, busy)?;
-        Some(deepen(version, shape, widen(version, pick, level, busy), busy))
-    })
+    // It is more where what it meets was cut by dropped rows: with all pieces of that goes what came to lie between them.
+    let mut best: Option<(f64, Pick)> = None;
+    let mut tried = 0;
+    for (at_least, own, file) in candidates {
+        if best.as_ref().is_some_and(|(least, _)| *least <= at_least || tried >= SIZE_TRIED_MAX) {
+            break;
+        }
+        let all = twins(version, file);
+        let Some(pick) = complete(version, Reason::Size, all, level + 1, busy) else { continue };
+        tried += 1;
+        let cost = drags(pick.input_bytes().saturating_sub(own), own);
+        if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+            best = Some((cost, pick));
+        }
+    }
+    let (_, pick) = best?;
+    Some(deepen(version, shape, widen(version, pick, level, busy), busy))
+}
+
+/// What a pick drags along per byte of its own.
+fn drags(met: u64, own: u64) -> f64 {
+    met as f64 / own.max(1) as f64
 }
 
 /// The pick with the files of `level` that lie in its rows.

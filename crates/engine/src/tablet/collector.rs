@@ -257,7 +257,7 @@ impl Tablet {
     ) -> Result<(Option<(Seq, u64)>, Option<Slice>)> {
         let lock = self.lock_row(row).await;
         let schema = self.require_schema()?;
-        let mut part = Part { slice: slice.clone(), column: None };
+        let mut part = Part { slice, column: None };
         let (deletions, cells, next) = loop {
             let projection = part.projection(&schema);
             let found = self.read_row(row, &projection, ReadView::Pending).await?;
@@ -275,7 +275,7 @@ impl Tablet {
                 // behind all that those before it have deleted.
                 (Some(Cut::SameColumn(column)), [Mutation::DeleteCells { timestamps, .. }]) => {
                     timestamps.start = 0;
-                    break (deletions, cells, Some(slice.after(column)));
+                    break (deletions, cells, Some(part.slice.after(column)));
                 }
                 (cut, _) => break (deletions, cells, part.next(cut)),
             }
