@@ -436,8 +436,8 @@ mod tests {
             let pool = PreadPool::new(&ThreadSpawner, threads).unwrap();
             let held = lock(&slow.gate);
             let large = pool.read_batch((0..10).map(|i| slow.request(i, LARGE_BYTES)).collect());
-            for i in 0..large_max {
-                assert_eq!(began.recv(), Ok(i as u64));
+            for _ in 0..large_max {
+                assert!(began.recv().unwrap() < large_max as u64);
             }
             check(&pollster::block_on(pool.read_batch(requests(&slow.inner, 20))));
             assert!(began.try_recv().is_err(), "the others wait");
