@@ -13,8 +13,8 @@ PATH_CHARACTERS := a b c d e f g h i j k l m n o p q r s t u v w x y z A B C D E
 	0 1 2 3 4 5 6 7 8 9 _ . / + @ , = ~ -
 without = $(if $(1),$(call without,$(wordlist 2,$(words $(1)),$(1)),$(subst $(firstword $(1)),,$(2))),$(2))
 check_path = $(if $(filter-out xx,x$(call without,$(PATH_CHARACTERS),$(value $(1)))x),$(error \
-	$(if $(filter CURDIR,$(1)),the path of this directory,$(1)) has a character that make or a shell would take for something else: \
-	$(value $(1)). Letters, digits and _ . / + @ , = ~ - are taken))
+	$(if $(filter CURDIR,$(1)),the path of this directory,$(1)) has a character that make or a shell may take for something else: \
+	$(value $(1)). Letters of ASCII, digits and _ . / + @ , = ~ - are taken))
 $(foreach name,CURDIR CARGO_TARGET_DIR BENCH_READ_DIR BENCH_WRITE_DIR BENCH_SERVER_DIR EMULATOR,$(call check_path,$(name)))
 
 CARGO ?= cargo

@@ -53,7 +53,8 @@ pub struct TableArgs {
 
 impl TableArgs {
     fn endpoint(&self) -> String {
-        let named = || config::variable(ENDPOINT_VARIABLE)?.into_string().ok();
+        // What is not UTF-8 names no host, and is refused as it is.
+        let named = || Some(config::variable(ENDPOINT_VARIABLE)?.to_string_lossy().into_owned());
         self.endpoint.clone().or_else(named).unwrap_or_else(|| ENDPOINT_DEFAULT.to_owned())
     }
 

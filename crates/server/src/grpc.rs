@@ -315,12 +315,29 @@ pub async fn receive_parts<M: Repeats + 'static>(
     request: http::Request<GatedBody<impl Inbound>>,
 ) -> Result<Request<M>, Status> {
     let (head, message) = received(request).await?;
-    let count = move || (M::decoded_bytes(&message), message);
-    let (bytes, message) = beside(&head, count).await?;
-    let bytes = bytes.map_err(|error| from_error(&error))?;
-    head.hold.make_room_to_decode(bytes, M::LASTS).await?;
-    let message = beside(&head, move || decoded(message)).await??;
+    let hold = head.hold.clone();
+    let work = move || {
+        let bytes = M::decoded_bytes(&message).map_err(|error| from_error(&error))?;
+        if !hold.has_room_to_decode(bytes, M::LASTS) {
+            return Ok(Parts::Waits(bytes, message));
+        }
+        decoded(message).map(Parts::Decoded)
+    };
+    let message = match beside(&head, work).await?? {
+        Parts::Decoded(message) => message,
+        Parts::Waits(bytes, message) => {
+            head.hold.make_room_to_decode(bytes, M::LASTS).await?;
+            beside(&head, move || decoded(message)).await??
+        }
+    };
     Ok(Request { message, head })
+}
+
+/// A message of which is known what it is decoded into.
+enum Parts<M> {
+    Decoded(M),
+    /// There is no room for so many bytes yet.
+    Waits(u64, Bytes),
 }
 
 /// Goes through a message: beside the core where it is large, since it may be of fields of two bytes each, which nothing else counts.

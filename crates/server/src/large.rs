@@ -10,7 +10,7 @@
 //! ```
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -174,6 +174,63 @@ pub async fn carry_out<F: Future<Output: Send> + Send + 'static>(
         .map_err(|_| Status::internal("the request failed unexpectedly; see the server's log"))
 }
 
+/// The same for work that others wait for, as it has a row's lock: what the helper has not begun in time is carried out here, and what nobody
+/// waits for any more is gone at once.
+pub async fn carry_out_in_time<F: Future<Output: Send> + Send + 'static>(
+    large: Option<Hold>,
+    work: impl FnOnce() -> F + Send + 'static,
+) -> Result<F::Output, Status> {
+    in_time(large, work, HELPER_PATIENCE).await
+}
+
+async fn in_time<F: Future<Output: Send> + Send + 'static>(
+    large: Option<Hold>,
+    work: impl FnOnce() -> F + Send + 'static,
+    patience: Duration,
+) -> Result<F::Output, Status> {
+    if large.is_none() {
+        return Ok(work().await);
+    }
+    let offered = Offered(Arc::new(Mutex::new(Some(work))));
+    let slot = Arc::clone(&offered.0);
+    let begin = move || async move {
+        let work = lock(&slot).take();
+        match work {
+            Some(work) => Some(work().await),
+            None => None,
+        }
+    };
+    // Boxed, so that requests that are not large stay small.
+    let mut beside = Box::pin(carry_out(large, begin));
+    let done = match tokio::time::timeout(patience, &mut beside).await {
+        Ok(done) => done,
+        Err(_) => match offered.take() {
+            Some(work) => return Ok(work().await),
+            None => beside.await,
+        },
+    };
+    done?.ok_or_else(|| Status::internal("the request's work was taken twice"))
+}
+
+/// Work, until somebody begins it.
+struct Offered<W>(Arc<Mutex<Option<W>>>);
+
+impl<W> Offered<W> {
+    fn take(&self) -> Option<W> {
+        lock(&self.0).take()
+    }
+}
+
+impl<W> Drop for Offered<W> {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
+fn lock<W>(slot: &Mutex<W>) -> MutexGuard<'_, W> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 struct End(AbortHandle);
 
 impl Drop for End {
@@ -254,6 +311,32 @@ mod tests {
         assert!(!is_large(&hold, 0) && is_large(&hold, LARGE_REQUEST_ROOM_BYTES / 2));
         hold.make_room_to_decode(LARGE_REQUEST_ROOM_BYTES, false).await.unwrap();
         assert!(is_large(&hold, 0));
+    }
+
+    #[test]
+    fn work_that_others_wait_for_is_taken_back_from_a_helper_that_does_not_begin_it() {
+        let here = thread::current().id();
+        on_a_core(async || {
+            let (go_on, held) = std::sync::mpsc::channel::<()>();
+            let large = || hold_of(&request_of(LARGE_REQUEST_ROOM_BYTES));
+            let work = || async { thread::current().id() };
+            let forever = Duration::from_hours(1);
+            assert_ne!(in_time(large(), work, forever).await.unwrap(), here);
+            assert_eq!(in_time(None, work, forever).await.unwrap(), here);
+            // The helper is busy from here on.
+            let mut busy = Box::pin(carry_out(large(), move || async move { held.recv() }));
+            assert!(futures::poll!(&mut busy).is_pending());
+            assert_eq!(in_time(large(), work, Duration::ZERO).await.unwrap(), here);
+            // Who goes away leaves nothing that is kept by what the helper is at.
+            let lock = Arc::new(());
+            let kept = Arc::clone(&lock);
+            let mut given_up = Box::pin(in_time(large(), || async { drop(kept) }, forever));
+            assert!(futures::poll!(&mut given_up).is_pending());
+            drop(given_up);
+            assert_eq!(Arc::strong_count(&lock), 1);
+            drop(go_on);
+            busy.await.unwrap().unwrap_err();
+        });
     }
 
     #[test]

@@ -182,7 +182,7 @@ fn unicode(name: &[u8]) -> Option<ByteSet> {
     names().find(|known| *known == name)?;
     let hir = regex_syntax::parse(&format!(r"\p{{{name}}}")).ok();
     let Some(HirKind::Class(Class::Unicode(class))) = hir.as_ref().map(Hir::kind) else {
-        // Surrogates, which are no text there. None of them is in Latin-1.
+        // Surrogates, which are no text there, or a single character, such as the one of `Zl`. None of these is in Latin-1.
         return Some(ByteSet::default());
     };
     // They are sorted: what follows the first that starts beyond Latin-1 lies beyond it too.

@@ -467,7 +467,7 @@ fn pick_within_l0(
     options: &EngineOptions,
     busy: &Busy,
 ) -> Option<Pick> {
-    // What waits for a column that is busy, or has no room, may be large.
+    // What waits for a column that is busy, or has no room, may be large; what is small beside it waits with it, until level 0 is deep.
     let light = || pick_l0(version, shape, Reason::L0, None, &Busy::default()).is_none();
     if shape.has_time() && light() {
         return pick_newest_runs(version, shape, options, busy);

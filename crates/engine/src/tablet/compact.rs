@@ -526,7 +526,8 @@ impl Claim {
             reason => {
                 tablet.core.setbacks.done(Work::Below, tablet.id);
                 if of_level_zero {
-                    if reason == Reason::Reads {
+                    // What is merged within level 0 is still there to be merged for reads.
+                    if matches!(reason, Reason::Reads | Reason::WithinL0) {
                         tablet.has_merged_for_reads();
                     } else {
                         tablet.forget_looks(0);
@@ -803,7 +804,7 @@ impl Claim {
         let by_bytes = usize::try_from(self.pick.input_bytes() / PART_BYTES_MAX);
         let parts_max = parts_max.max(by_bytes.unwrap_or(usize::MAX));
         let bytes_min = options.target_file_bytes.saturating_mul(FILES_PER_PART);
-        // Of a leveled tablet, what is merged within level 0 is a few memtables.
+        // Of a leveled tablet, what is merged within level 0 is a few memtables, or less than the base level may have.
         let small = view.shape.style == CompactionStyle::Leveled && self.pick.output_level == 0;
         if small || self.pick.input_bytes() < bytes_min.saturating_mul(2) {
             return Ok(vec![RowRange::all()]);

@@ -479,21 +479,32 @@ impl Hold {
     ///
     /// RESOURCE_EXHAUSTED where there is none in time, DEADLINE_EXCEEDED where the client does not wait for so long.
     pub async fn make_room_to_decode(&self, bytes: u64, lasts: bool) -> Result<(), Status> {
-        let Some(gate) = self.0.gate.as_ref().filter(|_| bytes > DECODED_FREE_BYTES) else {
-            return Ok(());
-        };
-        let half = self.room_bytes().saturating_sub(OVERHEAD_BYTES) / 3;
-        let beyond = bytes.saturating_sub(half);
-        if beyond <= DECODED_FREE_BYTES {
+        if self.has_room_to_decode(bytes, lasts) {
             return Ok(());
         }
-        let (pool, units) = gate.beside(beyond, lasts);
-        let room = match pool.try_take(units) {
-            Some(room) => room,
-            None => self.wait_beside(gate, pool, units).await?,
-        };
-        self.0.rooms().decoded = Some(room);
+        if let Some((gate, pool, units)) = self.beside_message(bytes, lasts) {
+            let room = self.wait_beside(gate, pool, units).await?;
+            self.0.rooms().decoded = Some(room);
+        }
         Ok(())
+    }
+
+    /// The same, where there is such room at once.
+    pub fn has_room_to_decode(&self, bytes: u64, lasts: bool) -> bool {
+        let Some((_, pool, units)) = self.beside_message(bytes, lasts) else { return true };
+        let room = pool.try_take(units);
+        let has_room = room.is_some();
+        self.0.rooms().decoded = room;
+        has_room
+    }
+
+    /// The part that has room for what the message is decoded into, and how much of it that takes. `None` where it needs none.
+    fn beside_message(&self, bytes: u64, lasts: bool) -> Option<(&Gate, &Arc<Pool>, u32)> {
+        let gate = self.0.gate.as_ref().filter(|_| bytes > DECODED_FREE_BYTES)?;
+        let half = self.room_bytes().saturating_sub(OVERHEAD_BYTES) / 3;
+        let beyond = bytes.saturating_sub(half);
+        let (pool, units) = gate.beside(beyond, lasts);
+        (beyond > DECODED_FREE_BYTES).then_some((&**gate, pool, units))
     }
 
     /// What is compiled of the request and has a filter of so many bytes, where those have room beside it: in the same parts as what messages are

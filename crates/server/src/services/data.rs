@@ -271,7 +271,7 @@ impl DataService {
             move || async move { target.table.read_to_change(&request, target.view()).await };
         let row = large::carry_out(large, read).await?.map_err(|error| from_error(&error))?;
         let large = large::hold_with(&head.hold, row.bytes());
-        let done = large::carry_out(large, move || row.change()).await?;
+        let done = large::carry_out_in_time(large, move || row.change()).await?;
         done.map(|done| head.answer(done)).map_err(|error| from_error(&error))
     }
 
