@@ -176,9 +176,7 @@ impl ChangeReader {
 
     /// Whether what follows the position is kept.
     fn check(&self) -> Result<()> {
-        if self.tablet.is_dropped() {
-            return Err(Error::new(ErrorKind::NotFound, "the tablet was dropped"));
-        }
+        self.tablet.check_kept()?;
         let core = self.tablet.core();
         let kept = self.tablet.changes_kept_micros().load(Ordering::Acquire);
         // By the time by which files go.

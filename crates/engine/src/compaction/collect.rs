@@ -203,9 +203,9 @@ pub(crate) fn is_expired(properties: &SstProperties, schema: &TabletSchema, now:
         })
 }
 
-/// Files that dropped rows have left little of, where rewriting them writes less than it frees. So however many ranges are
-/// dropped, no more is written for them than was in them, but for the blocks that they cut; and a file between whose parts others
-/// lie by now, or in level 0 over much else, waits for a merge that comes by.
+/// Files that dropped rows have left little of, where rewriting all that is left writes less than it frees. So however many ranges are
+/// dropped, no more is written for them than was in them, but for the blocks that they cut; and a file of level 0 that lies over much else
+/// waits for a merge that comes by.
 fn pick_hollow(
     version: &Version,
     shape: &Shape,
@@ -226,7 +226,7 @@ fn pick_hollow(
     picks_where(version, shape, Reason::Hollow, busy, &wanted, &|file| file.level).find(|pick| {
         let files: HashSet<FileId> = pick.inputs.iter().map(|file| file.id).collect();
         let freed: u64 = files.iter().filter_map(|id| hollow.get(id)).sum();
-        pick.input_bytes() < freed
+        pick.file_bytes(version) < freed
     })
 }
 

@@ -48,7 +48,7 @@
 //! newest  1 1 1 1 1 | 7 8 40    the first five: 5 bytes for 4 runs less; with the 7, 12 for 5
 //! ```
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -163,14 +163,27 @@ impl Pick {
     }
 
     /// Whether the one input can change its level without being rewritten. From level 0 not to the last one,
-    /// whose files are compressed more tightly: nothing would rewrite it there.
-    pub(crate) fn is_move(&self) -> bool {
+    /// whose files are compressed more tightly: nothing would rewrite it there. Nor without the other pieces of its file, which is live in
+    /// one level only.
+    pub(crate) fn is_move(&self, version: &Version) -> bool {
         let [only] = self.inputs.as_slice() else { return false };
-        match self.reason {
+        let moves = match self.reason {
             Reason::Size => only.level != self.output_level,
             Reason::L0 => self.output_level != LAST_LEVEL,
             _ => false,
-        }
+        };
+        moves && !(only.is_cut() && all_pieces(version, only).nth(1).is_some())
+    }
+
+    /// Bytes of all that is left of the files of which it rewrites something: they are given back when all of it is rewritten.
+    pub(super) fn file_bytes(&self, version: &Version) -> u64 {
+        let mut seen = HashSet::new();
+        let files = self.inputs.iter().filter(|file| seen.insert(file.id));
+        let left = |file: &Arc<SstRef>| match file.is_cut() {
+            true => all_pieces(version, file).map(|piece| piece.bytes).sum(),
+            false => file.bytes,
+        };
+        files.map(left).sum()
     }
 }
 
@@ -233,23 +246,17 @@ pub(super) fn complete(
     busy: &Busy,
 ) -> Option<Pick> {
     let mut inputs = upper;
+    let place = |file: &SstRef| (file.id, file.first_visible().clone());
     let of_output = inputs.iter().filter(|file| file.level == output_level);
-    let mut taken: HashSet<FileId> = of_output.map(|file| file.id).collect();
-    // A file can stand in a level twice, with visible ranges on both sides of dropped rows. Both
-    // references move together, so the span may grow until it covers what lies between them; also where
-    // the file is rewritten in place.
-    let span = loop {
-        let span = span_of(&inputs)?;
-        let before = inputs.len();
-        for file in overlapping(level_files(version, output_level), &span) {
-            if taken.insert(file.id) {
-                inputs.extend(twins(version, file));
-            }
-        }
-        if inputs.len() == before {
-            break span;
-        }
-    };
+    let mut taken: HashSet<_> = of_output.map(|file| place(file)).collect();
+    // Of a file that is cut the pieces next to each other go together, so that the span may grow, by rows that nothing there shows.
+    let span = span_of(&inputs)?;
+    let met: Vec<_> = overlapping(level_files(version, output_level), &span).collect();
+    for file in met {
+        let pieces = pieces(version, file, output_level).iter();
+        inputs.extend(pieces.filter(|piece| taken.insert(place(piece))).cloned());
+    }
+    let span = span_of(&inputs)?;
     if busy.keeps_from(&inputs, output_level, &span) {
         return None;
     }
@@ -315,7 +322,7 @@ pub(crate) fn pick_level_zero(
 }
 
 /// One file of a level below 0 into `output_level`; of level 0, its column into the base level.
-pub(super) fn pick_file(
+pub(crate) fn pick_file(
     version: &Version,
     shape: &Shape,
     reason: Reason,
@@ -332,7 +339,7 @@ pub(super) fn pick_file(
     if busy.files.contains(&file.id) {
         return None;
     }
-    complete(version, reason, twins(version, file), output_level, busy)
+    complete(version, reason, pieces(version, file, output_level).to_vec(), output_level, busy)
 }
 
 /// The column of level 0 that drags along the fewest bytes per byte of its own, into the base level; of `seed`,
@@ -443,7 +450,7 @@ fn pick_through(version: &Version, base: u8, upper: &[Arc<SstRef>], busy: &Busy)
 /// `1 - target / taken`. So to stop costs `taken + (1 - target / taken) (taken + met)`, and to go on `taken + met`.
 fn deepen(version: &Version, shape: &Shape, mut pick: Pick, busy: &Busy) -> Pick {
     let goes_on = matches!(pick.reason, Reason::L0 | Reason::Size);
-    while goes_on && pick.output_level < LAST_LEVEL && !pick.is_move() {
+    while goes_on && pick.output_level < LAST_LEVEL && !pick.is_move(version) {
         let (inputs, output) = (pick.inputs.clone(), pick.output_level + 1);
         let Some(deeper) = complete(version, pick.reason, inputs, output, busy) else { break };
         let (taken, both) = (pick.input_bytes(), deeper.input_bytes());
@@ -643,30 +650,26 @@ fn merge_runs(runs: &[AgeRun], busy: &Busy) -> Option<Pick> {
 /// along nothing more; down as many levels as is cheaper than to stop.
 fn pick_from_level(version: &Version, shape: &Shape, level: u8, busy: &Busy) -> Option<Pick> {
     let files = level_files(version, level);
-    // All pieces of a file that is cut are one.
-    let mut cut: HashMap<FileId, (u64, RowRange)> = HashMap::new();
-    for piece in files.iter().filter(|file| file.is_cut()) {
-        let (bytes, span) = cut.remove(&piece.id).unwrap_or_else(|| (0, piece.span()));
-        cut.insert(piece.id, (bytes + piece.bytes, hull(span, &piece.span())));
-    }
-    let mut candidates: Vec<(f64, u64, &Arc<SstRef>)> = Vec::new();
-    for file in files.iter().filter(|file| !busy.files.contains(&file.id)) {
-        let whole = (!file.is_cut()).then(|| (file.bytes, file.span()));
-        let Some((own, span)) = whole.or_else(|| cut.remove(&file.id)) else { continue };
-        let below = overlapping(level_files(version, level + 1), &span);
-        let met = below.map(|file| file.bytes).sum();
-        candidates.push((drags(met, own), own, file));
+    let mut candidates: Vec<(f64, u64, &[Arc<SstRef>])> = Vec::new();
+    for pieces in files.chunk_by(|a, b| go_together(version, a, b, level + 1)) {
+        if busy.has_any(pieces) {
+            continue;
+        }
+        let Some(span) = span_of(pieces) else { continue };
+        let own = pieces.iter().map(|piece| piece.bytes).sum();
+        let met = overlapping(level_files(version, level + 1), &span).map(|file| file.bytes).sum();
+        candidates.push((drags(met, own), own, pieces));
     }
     candidates.sort_by(|a, b| a.0.total_cmp(&b.0));
-    // It is more where what it meets was cut by dropped rows: with all pieces of that goes what came to lie between them.
+    // It is more where of what it meets other pieces go along.
     let mut best: Option<(f64, Pick)> = None;
     let mut tried = 0;
-    for (at_least, own, file) in candidates {
+    for (at_least, own, pieces) in candidates {
         if best.as_ref().is_some_and(|(least, _)| *least <= at_least || tried >= SIZE_TRIED_MAX) {
             break;
         }
-        let all = twins(version, file);
-        let Some(pick) = complete(version, Reason::Size, all, level + 1, busy) else { continue };
+        let upper = pieces.to_vec();
+        let Some(pick) = complete(version, Reason::Size, upper, level + 1, busy) else { continue };
         tried += 1;
         let cost = drags(pick.input_bytes().saturating_sub(own), own);
         if best.as_ref().is_none_or(|(least, _)| cost < *least) {
@@ -690,22 +693,50 @@ fn widen(version: &Version, mut pick: Pick, level: u8, busy: &Busy) -> Pick {
     }
     let span = pick.span();
     for file in overlapping(level_files(version, level), &span) {
-        let taken = pick.inputs.iter().any(|s| s.level == level && s.id == file.id);
-        let whole = twins(version, file).iter().all(|twin| span.contains_range(&twin.span()));
-        if !taken && whole && !busy.files.contains(&file.id) {
+        let taken = pick.inputs.iter().any(|input| Arc::ptr_eq(input, file));
+        if !taken && span.contains_range(&file.span()) && !busy.files.contains(&file.id) {
             let at = pick.inputs.partition_point(|s| s.level <= level);
-            pick.inputs.splice(at..at, twins(version, file));
+            pick.inputs.insert(at, Arc::clone(file));
         }
     }
     pick
 }
 
-/// All references to the same file in its level: where this one shows all of its rows, there is no other.
-pub(super) fn twins(version: &Version, file: &Arc<SstRef>) -> Vec<Arc<SstRef>> {
-    if !file.is_cut() {
-        return vec![Arc::clone(file)];
+/// Whether two references next to each other in their level are to one file, cut by dropped rows, and go to `output_level` together. Else one
+/// of them is rewritten, and the file stays for the other: a table's rows may be dropped and all of them loaded again, and then
+/// any number of files lies between the two.
+fn go_together(version: &Version, a: &SstRef, b: &SstRef, output_level: u8) -> bool {
+    a.id == b.id && {
+        let hole = RowRange { start: a.span().end, end: b.first_visible().clone() };
+        let met = overlapping(level_files(version, output_level), &hole);
+        let between = met.filter(|file| hole.contains_range(&file.span())).map(|file| file.bytes);
+        // No more than they have: what is dragged along stays in proportion.
+        between.sum::<u64>() <= a.bytes.saturating_add(b.bytes)
     }
-    level_files(version, file.level).iter().filter(|s| s.id == file.id).cloned().collect()
+}
+
+/// What goes to `output_level` with a file of a level below 0 that may be cut: its pieces next to this one, and this one.
+pub(super) fn pieces<'a>(
+    version: &'a Version,
+    file: &SstRef,
+    output_level: u8,
+) -> &'a [Arc<SstRef>] {
+    let files = level_files(version, file.level);
+    let at = files.partition_point(|other| other.first_visible() < file.first_visible());
+    let (before, after) = files.split_at(at);
+    let is_piece = |other: &&Arc<SstRef>| other.id == file.id;
+    let from = at - before.iter().rev().take_while(is_piece).count();
+    let until = at + after.iter().take_while(is_piece).count();
+    let same = files.get(from..until).unwrap_or_default();
+    let mut together = same.chunk_by(|a, b| go_together(version, a, b, output_level));
+    let has_it = |piece: &Arc<SstRef>| piece.first_visible() == file.first_visible();
+    together.find(|pieces| pieces.iter().any(has_it)).unwrap_or_default()
+}
+
+/// All references to a file.
+fn all_pieces<'a>(version: &'a Version, file: &SstRef) -> impl Iterator<Item = &'a Arc<SstRef>> {
+    let id = file.id;
+    level_files(version, file.level).iter().filter(move |other| other.id == id)
 }
 
 /// Everything into the last level.

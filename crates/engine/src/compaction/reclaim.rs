@@ -9,7 +9,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::pick::{Busy, Pick, Reason, complete, twins};
+use super::pick::{Busy, Pick, Reason, complete, pieces};
 use super::shape::LAST_LEVEL;
 use crate::manifest::{SstRef, Version};
 use crate::sst::FileId;
@@ -80,17 +80,18 @@ pub(crate) fn pick_to_reclaim(
         .ssts()
         .filter(|file| (1..=LAST_LEVEL).contains(&file.level) && !busy.files.contains(&file.id))
         .map(|file| (sparse(file.id), file))
-        // One that is cut goes with its other parts, and with what lies between them.
+        // What is left of one that is cut is asked of its pick.
         .filter(|(share, file)| {
             share.named > 0 && (file.is_cut() || file.bytes <= worth(share.frees))
         })
         .collect();
     candidates.sort_by_key(|(share, file)| (std::cmp::Reverse(share.named), file.id));
     candidates.into_iter().find_map(|(_, file)| {
-        let pick = complete(version, Reason::Reclaim, twins(version, file), file.level, busy)?;
+        let inputs = pieces(version, file, file.level).to_vec();
+        let pick = complete(version, Reason::Reclaim, inputs, file.level, busy)?;
         let files: HashSet<FileId> = pick.inputs.iter().map(|file| file.id).collect();
         let frees = files.into_iter().map(|id| sparse(id).frees).fold(0, u64::saturating_add);
-        (pick.input_bytes() <= worth(frees)).then_some(pick)
+        (pick.file_bytes(version) <= worth(frees)).then_some(pick)
     })
 }
 

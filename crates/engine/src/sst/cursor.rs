@@ -18,7 +18,8 @@
 //!
 //! A block that is missing right after the one before it is the sign of a scan. From the second such miss
 //! on, the blocks behind it are asked for too: 32 KiB, then twice as much each time, to 1 MiB, never
-//! past the partition at hand nor the end of the bounds; before it, for a scan that goes back. A caller that
+//! past the end of the bounds; before it, for a scan that goes back. Past the partition at hand where the next is in memory: else that is
+//! asked for with them, so that nobody waits for it by itself. A caller that
 //! knows how much it wants gets that with the first miss. A miss anywhere else starts over, unless it is of the block that a row
 //! begins with, going back. Where all cursors together [hold too much](crate::cache::Ahead), each asks for no more than 32 KiB. Blocks that were supplied ahead are held until the cursor has passed them, so it does
 //! not matter whether the cache keeps them.
@@ -63,6 +64,10 @@ const SCAN_AHEAD_BYTES_MAX: u64 = 8 << 20;
 /// Blocks that a read-ahead asks for at most: 1 MiB of blocks of a page, and 4 MiB at most of such that
 /// compress to less than one.
 const AHEAD_BLOCKS_MAX: usize = 256;
+
+/// Index partitions beyond the one at hand that a cursor holds at most: twice as many as a read-ahead of a megabyte goes through, where keys
+/// and partitions are as usual. One that is not held any more is asked for once more.
+const PARTITIONS_AHEAD_MAX: usize = 8;
 
 /// Bytes of bounds whose caller wants all of them that are asked for at once: two of the first steps, for one wait in place of two or three.
 /// Larger ones are scans, whose caller may stop before.
@@ -142,6 +147,8 @@ pub struct SstCursor {
     pub(super) top_at: usize,
     pub(super) part_at: usize,
     pub(super) partition: Option<Held>,
+    /// Those beyond it that were asked for ahead, until it comes to them.
+    partitions_ahead: Vec<Held>,
     pub(super) data: Option<Held>,
     pub(super) record: Option<Record>,
     pub(super) key: Vec<u8>,
@@ -186,6 +193,7 @@ impl SstCursor {
             top_at: 0,
             part_at: 0,
             partition: None,
+            partitions_ahead: Vec::new(),
             data: None,
             record: None,
             key: Vec::new(),
@@ -393,6 +401,7 @@ impl SstCursor {
             return Ok(None);
         };
         self.supplied.retain(|supplied| supplied != handle);
+        self.partitions_ahead.retain(|held| held.handle != handle);
         self.partition = Some(Held { handle, block: Arc::clone(&block) });
         Ok(Some(block))
     }
@@ -422,7 +431,7 @@ impl SstCursor {
                 self.ahead_bytes = 0;
                 return Ok(None);
             }
-            self.ask_ahead(index, handle)?;
+            self.ask_ahead(Arc::clone(&partition), handle)?;
             return Ok(None);
         };
         let before = self.data.take();
@@ -474,26 +483,34 @@ impl SstCursor {
 
     /// Asks for blocks beyond the one at the place, which is `last`, in the way that the cursor goes. A block counts with the padding
     /// between it and the one before it in that way, which is read with it.
-    fn ask_ahead(&mut self, index: &IndexBlock, mut last: Handle) -> Result<()> {
+    fn ask_ahead(&mut self, mut partition: Arc<Block>, mut last: Handle) -> Result<()> {
         let most =
             if self.supplied.are_too_many() { AHEAD_BYTES_MIN } else { self.ahead_bytes_max };
         let mut left = self.ahead_bytes.min(most);
         self.ahead_bytes = (self.ahead_bytes * 2).clamp(AHEAD_BYTES_MIN, most);
-        for step in 1..=AHEAD_BLOCKS_MAX {
-            let at = if self.backward {
-                self.part_at.checked_sub(step)
-            } else {
-                Some(self.part_at + step).filter(|at| *at < index.len())
+        let next = |at: usize, backward| if backward { at.checked_sub(1) } else { Some(at + 1) };
+        let (mut top_at, mut place) = (self.top_at, next(self.part_at, self.backward));
+        for _ in 0..AHEAD_BLOCKS_MAX {
+            let index = self.in_partition(partition.index())?;
+            let Some(at) = place.filter(|at| *at < index.len()) else {
+                let Some((beyond, block)) = self.partition_beyond(top_at)? else { break };
+                let len = self.in_partition(block.index())?.len();
+                place = if self.backward { len.checked_sub(1) } else { Some(0) };
+                (top_at, partition) = (beyond, block);
+                continue;
             };
-            let Some(at) = at else { break };
+            place = next(at, self.backward);
             // What separates it from the block at the place says whether any of it is in bounds, or of the row.
             let beyond = if self.backward {
                 self.in_partition(index.compare(at, &self.start))? != Ordering::Greater
             } else if self.found_back.is_some() {
                 !self.in_partition(index.begins_with(at - 1, self.row()))?
+            } else if let Some(before) = at.checked_sub(1)
+                && !self.end.is_empty()
+            {
+                self.in_partition(index.compare(before, &self.end))? != Ordering::Less
             } else {
-                !self.end.is_empty()
-                    && self.in_partition(index.compare(at - 1, &self.end))? != Ordering::Less
+                false
             };
             if beyond {
                 break;
@@ -513,6 +530,40 @@ impl SstCursor {
         Ok(())
     }
 
+    /// The index partition beyond one, in the way that the cursor goes, and its place, where it is in memory: else it is asked for. `None`
+    /// too where it has nothing of the bounds.
+    fn partition_beyond(&mut self, top_at: usize) -> Result<Option<(usize, Arc<Block>)>> {
+        let top = self.reader.top();
+        let beyond = if self.backward { top_at.checked_sub(1) } else { Some(top_at + 1) };
+        // A row that a cursor which goes back has found is read to its end, and not ahead.
+        let beyond =
+            beyond.filter(|at| *at < top.len() && (self.backward || self.found_back.is_none()));
+        let Some(at) = beyond else { return Ok(None) };
+        let is_past = if self.backward {
+            self.reader.at_top(top.compare(at, &self.start))? != Ordering::Greater
+        } else {
+            !self.end.is_empty()
+                && self.reader.at_top(top.compare(top_at, &self.end))? != Ordering::Less
+        };
+        if is_past {
+            return Ok(None);
+        }
+        let handle = self.reader.at_top(self.reader.top_entry(at))?.handle;
+        let id = PartitionId::Index(at);
+        let held = self.ahead(handle).or_else(|| self.reader.peek(Some(id), handle));
+        if held.is_none() {
+            let request = self.reader.request_partition(id, handle, self.fill);
+            self.want.push(request.ahead());
+        }
+        Ok(held.map(|block| (at, block)))
+    }
+
+    /// An index partition that was supplied ahead.
+    fn ahead(&self, handle: Handle) -> Option<Arc<Block>> {
+        let held = self.partitions_ahead.iter().find(|held| held.handle == handle);
+        held.map(|held| Arc::clone(&held.block))
+    }
+
     /// A block among those supplied.
     fn supplied(&self, handle: Handle) -> Option<Arc<Block>> {
         self.supplied.get(handle).cloned()
@@ -520,7 +571,7 @@ impl SstCursor {
 
     /// An index partition among those supplied, or in memory.
     pub(super) fn find_index(&self, at: usize, handle: Handle) -> Option<Arc<Block>> {
-        self.supplied(handle).or_else(|| match self.fill {
+        self.supplied(handle).or_else(|| self.ahead(handle)).or_else(|| match self.fill {
             Fill::Nothing => self.reader.peek(Some(PartitionId::Index(at)), handle),
             Fill::Probation | Fill::Keep => self.reader.index_slot(at).map(|r| r.to_arc()),
         })
@@ -780,7 +831,16 @@ impl Cursor for SstCursor {
         }
         let Some(at) = self.want.iter().position(|w| w == request) else { return };
         let request = self.want.swap_remove(at);
-        self.supplied.push(Held { handle: request.handle, block: Arc::clone(block) });
+        let held = Held { handle: request.handle, block: Arc::clone(block) };
+        if request.partition.is_some() && request.is_ahead() {
+            // The oldest may be of another place.
+            if self.partitions_ahead.len() >= PARTITIONS_AHEAD_MAX {
+                self.partitions_ahead.remove(0);
+            }
+            self.partitions_ahead.push(held);
+        } else {
+            self.supplied.push(held);
+        }
     }
 
     fn resume(&mut self) -> Result<Step> {

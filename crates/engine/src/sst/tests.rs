@@ -785,6 +785,50 @@ fn a_short_range_of_which_all_is_wanted_is_asked_for_at_once() {
 }
 
 #[test]
+fn a_scan_waits_for_no_index_partition_by_itself_but_the_first() {
+    let records = many_rows(50_000);
+    let files = TestFiles::default();
+    let options = SstOptions {
+        compression: Compression::None,
+        index_partition_bytes: 1024,
+        ..SstOptions::default()
+    };
+    write(&files, &records, options);
+    for (backward, fill_cache) in [(false, false), (false, true), (true, false), (true, true)] {
+        let cache = Arc::new(QuickBlockCache::new(64 << 20));
+        let reader = SstReader::open(&files, &path(), ID, cache).unwrap();
+        let partitions = reader.top().len();
+        assert!(partitions > 5, "{partitions}");
+        let mut cursor = reader.cursor(CursorOptions { fill_cache, ..Default::default() });
+        let (mut of_index, mut alone, mut rounds) = (Vec::new(), 0, 0);
+        let mut step = if backward { cursor.seek_row_before(b"") } else { cursor.seek(b"") };
+        loop {
+            while step.as_ref().unwrap() == &Step::Blocked {
+                let mut requests = Vec::new();
+                cursor.wanted(&mut requests);
+                let index = requests.iter().filter(|request| request.partition.is_some());
+                of_index.extend(index.clone().map(|request| request.handle.offset));
+                alone += usize::from(index.count() == requests.len() && !requests.is_empty());
+                rounds += usize::from(!requests.is_empty());
+                for (request, block) in requests.iter().zip(load_blocks_blocking(requests.clone()))
+                {
+                    cursor.supply(request, &block.unwrap());
+                }
+                step = cursor.resume();
+            }
+            let Some(record) = current(&cursor) else { break };
+            let row = record.view().row_prefix().to_vec();
+            step = if backward { cursor.seek_row_before(&row) } else { cursor.next() };
+        }
+        let read = of_index.len();
+        of_index.sort_unstable();
+        of_index.dedup();
+        assert_eq!((read, of_index.len()), (partitions, partitions), "each is read once");
+        assert_eq!(alone, 1, "backward: {backward}; in {rounds} rounds");
+    }
+}
+
+#[test]
 fn what_many_cursors_read_ahead_together_has_a_bound() {
     let (_, reader) = row_a_page(1_500);
     let ahead = Arc::clone(reader.cache().ahead());

@@ -46,7 +46,7 @@ use crate::read::{FamilyProjection, Projection};
 use crate::schema::TabletSchema;
 use crate::sst::{FileId, WINDOWS_BYTES, window_bytes};
 
-use super::compact::longer_wait;
+use super::failures::longer_wait;
 use super::{ReadView, Tablet};
 
 /// Bytes of a file that are walked before the next tablet has its turn: some milliseconds of work.

@@ -13,6 +13,7 @@ use bytes::Bytes;
 
 use super::view::OpenFiles;
 use crate::cell::RowRange;
+use crate::codec::common_prefix;
 use crate::compaction::shape::Shape;
 use crate::manifest::{SstRef, Version};
 use crate::read::LevelFile;
@@ -39,10 +40,6 @@ pub(super) struct LevelView {
     /// Rows and bytes of its files.
     pub(super) rows: u64,
     pub(super) bytes: u64,
-}
-
-fn common_prefix(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 /// The head of what follows the shared bytes; shorter strings sort before their continuations.

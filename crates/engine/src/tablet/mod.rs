@@ -20,6 +20,7 @@ mod compact;
 mod deletions;
 mod drop_rows;
 mod dues;
+mod failures;
 mod flush;
 mod levels;
 mod locked_rows;
@@ -192,50 +193,15 @@ struct Jobs {
     /// Until when nothing of level 0 is merged that nobody waits for, since the disk had no room for that (monotonic micros).
     extras_at: u64,
     /// Small flushes whose merge has failed.
-    failed_crowd: Option<FailedCrowd>,
+    failed_crowd: Option<failures::FailedCrowd>,
     /// How often what is busy has changed.
     busy_changes: u64,
-}
-
-/// Small flushes whose merge has failed: they would be read again and again for a file among them that is damaged, and keep newer
-/// ones from being merged.
-#[derive(Debug, Clone, Copy)]
-struct FailedCrowd {
-    /// The newest sequence in them.
-    last_seq: Seq,
-    /// When to try again (monotonic micros), and how long that is after the last time.
-    until: u64,
-    wait: u64,
-}
-
-impl FailedCrowd {
-    /// Whether some of it is among these files of level 0.
-    fn is_among(&self, files: &[Arc<SstRef>]) -> bool {
-        files.iter().any(|file| file.min_seq <= self.last_seq)
-    }
 }
 
 impl Jobs {
     /// Whether a job has any of these files.
     fn any_under_way(&self, files: &[Arc<SstRef>]) -> bool {
         files.iter().any(|file| self.busy.files.contains(&file.id))
-    }
-
-    /// When the first of the files that failed may be tried again after `now` (monotonic micros).
-    fn next_after_failures(&self, now: u64) -> u64 {
-        let failed = self.failed_until.values().chain(self.failed_for_space.values());
-        let untils = failed.map(|(until, _)| *until);
-        untils.filter(|until| *until > now).min().unwrap_or(u64::MAX)
-    }
-
-    /// Forgets failures of files that are gone, and those that were so long ago that they say nothing of the next.
-    fn forget_failures(&mut self, now: u64, files: &view::OpenFiles) {
-        for failed in [&mut self.failed_until, &mut self.failed_for_space] {
-            failed.retain(|id, (until, _)| {
-                files.contains_key(id) && until.saturating_add(compact::ALONE_WAIT_MICROS_MAX) > now
-            });
-        }
-        self.column_too_large = self.column_too_large.filter(|(_, until)| *until > now);
     }
 }
 
@@ -443,6 +409,15 @@ impl Tablet {
         self.dropped.load(Ordering::Acquire)
     }
 
+    /// `NotFound` for what was begun before the tablet was dropped.
+    pub(crate) fn check_kept(&self) -> Result<()> {
+        if self.is_dropped() {
+            let text = "its table was deleted meanwhile: the tablet was dropped";
+            return Err(Error::new(ErrorKind::NotFound, text));
+        }
+        Ok(())
+    }
+
     pub(crate) fn lock_writer(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -501,13 +476,11 @@ impl Tablet {
         outputs: Outputs,
         flushed: usize,
     ) -> Result<()> {
-        if self.is_dropped() || self.is_sealed() {
+        let closed = || Error::new(ErrorKind::Closed, "the engine is closed");
+        let open = if self.is_sealed() { Err(closed()) } else { Ok(()) };
+        if let Err(error) = self.check_kept().and(open) {
             outputs.discard(&self.core.store);
-            return Err(if self.is_dropped() {
-                Error::new(ErrorKind::NotFound, "the tablet was dropped")
-            } else {
-                Error::new(ErrorKind::Closed, "the engine is closed")
-            });
+            return Err(error);
         }
         let version = match manifest.append(edit) {
             Ok(version) => version,

@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 
 use crate::cell::{PinnedRow, ReadRow, Row, RowRange, SEQ_MAX, Seq};
 use crate::cursor::Cursor;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::limits::ROW_READ_BYTES_MAX;
 use crate::memtable::Memtable;
 use crate::read::{Assembler, Projection, RowPart};
@@ -496,9 +496,7 @@ impl Tablet {
 
     /// Looks at what is in memory.
     fn look(&self, ask: Ask<'_>, read_view: ReadView<'_>) -> Result<Look> {
-        if self.is_dropped() {
-            return Err(Error::new(ErrorKind::NotFound, "the tablet was dropped"));
-        }
+        self.check_kept()?;
         let schema = self.schema.load();
         let Some(schema) = schema.as_ref() else { return Err(Self::no_schema()) };
         let guard;

@@ -10,7 +10,7 @@ use crate::aside::Aside;
 use crate::cell::{RowRange, Seq};
 use crate::compaction::split::Steps;
 use crate::cursor::Cursor;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::limits;
 use crate::manifest::Excised;
 use crate::read::{LevelCursor, LevelOptions, Projection, ReadSpec, RowStream};
@@ -96,9 +96,7 @@ impl Tablet {
     ) -> Result<RowStream> {
         let ScanOptions { range, projection, reverse, rows_hint, snapshot: _ } = options;
         let single = range.is_row();
-        if self.is_dropped() {
-            return Err(Error::new(ErrorKind::NotFound, "the tablet was dropped"));
-        }
+        self.check_kept()?;
         let schema = self.require_schema()?;
         let view = &snapshot.view;
         let excised = view

@@ -177,9 +177,7 @@ impl Tablet {
         };
         let mut kept = if keeps() { copy_all(encoded.as_ref()) } else { Vec::new() };
         let mut writer = self.lock_writer();
-        if self.is_dropped() {
-            return Err(dropped());
-        }
+        self.check_kept()?;
         let view = self.view.load();
         if !keeps() {
             kept.clear();
@@ -310,9 +308,7 @@ impl Tablet {
 
     fn admit_unless(&self, refusal: impl FnOnce(&Pressure) -> Option<Error>) -> Result<()> {
         self.core.check_writable()?;
-        if self.is_dropped() {
-            return Err(dropped());
-        }
+        self.check_kept()?;
         self.check_room()?;
         if !self.core.background.load(Ordering::Acquire) {
             return Ok(());
@@ -427,10 +423,6 @@ fn check_fits_blocks(batch: &RowBatch) -> Result<()> {
         "a cell has {bytes} bytes with its key, and a file takes less than {BLOCK_BYTES_MAX} of one; divide its value among several"
     );
     Err(Error::new(ErrorKind::InvalidArgument, text))
-}
-
-fn dropped() -> Error {
-    Error::new(ErrorKind::NotFound, "the tablet was dropped")
 }
 
 /// The large values of batches, in order, copied for [`insert`].

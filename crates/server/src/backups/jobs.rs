@@ -494,12 +494,18 @@ impl Backups {
         let id = record.made_id().ok_or_else(|| {
             Error::failed_precondition(format!("backup {name:?} is still being created"))
         })?;
-        let made = self.whole(id).ok_or_else(|| {
+        if let Some(made) = self.whole(id) {
+            return Ok((record, made));
+        }
+        // One that was deleted after the first look has lost nothing.
+        let stays = self.resources.find::<BackupRecord>(name)?.value.made_id() == Some(id);
+        Err(if stays {
             Error::data_loss(format!(
                 "backup {name:?} has lost its list of files; see `tepui check`"
             ))
-        })?;
-        Ok((record, made))
+        } else {
+            Error::not_found(format!("backup {name:?} was deleted, and made again since"))
+        })
     }
 
     /// The same for the one that a restore was asked for, whatever has its name by now.

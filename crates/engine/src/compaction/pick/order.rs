@@ -33,6 +33,8 @@ enum Step {
     Part(u8, u8, u16),
     /// Ends a running compaction, and cuts what it makes.
     End(u8, u16),
+    /// Drops these rows, and all compactions that run.
+    Drop(u8, u8),
 }
 
 #[derive(Debug, Clone)]
@@ -75,6 +77,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (any::<u8>(), 1..ROWS, cuts())
             .prop_map(|(which, row, cuts)| Step::Part(which, row, cuts)),
         1 => (any::<u8>(), cuts()).prop_map(|(which, cuts)| Step::End(which, cuts)),
+        1 => (1..ROWS - 1, 1..3_u8).prop_map(|(first, count)| Step::Drop(first, count)),
     ];
     prop::collection::vec(step, 20..100)
 }
@@ -158,8 +161,15 @@ impl Model {
         refs.collect()
     }
 
-    fn install(&mut self, add: Vec<SstRef>, remove: &[SstRef]) {
-        let remove = remove.iter().map(|file| (file.level, file.id)).collect();
+    fn install(&mut self, mut add: Vec<SstRef>, remove: &[SstRef]) {
+        let files: HashSet<_> = remove.iter().map(|file| (file.level, file.id)).collect();
+        // Pieces that are no inputs stay.
+        let named = self.version.ssts().filter(|file| files.contains(&(file.level, file.id)));
+        let goes = |file: &&Arc<SstRef>| {
+            remove.iter().any(|input| input.id == file.id && input.overlaps(&file.span()))
+        };
+        add.extend(named.filter(|file| !goes(file)).map(|file| SstRef::clone(file)));
+        let remove = files.into_iter().collect();
         let edit = VersionEdit { add, remove, ..VersionEdit::default() };
         self.version = self.version.apply(&edit).unwrap();
     }
@@ -187,6 +197,13 @@ impl Model {
             Step::End(which, cuts) => {
                 let Some(mut running) = self.take_running(*which) else { return };
                 self.done(&mut running, ROWS, *cuts);
+            }
+            Step::Drop(first, count) => {
+                self.running.clear();
+                let rows = RowRange::new(vec![*first], vec![first + count]);
+                let met = self.version.ssts().filter(|file| file.overlaps(&rows));
+                let met: Vec<_> = met.map(|file| SstRef::clone(file)).collect();
+                self.install(met.iter().flat_map(|file| cut(file, &rows)).collect(), &met);
             }
         }
     }
@@ -264,9 +281,8 @@ impl Model {
     /// A pick knows of everything that is older, be it among its inputs or beneath them.
     fn check_pick(&self, pick: &Pick) {
         let inputs = pick.inputs.iter().map(AsRef::as_ref);
-        let known = inputs.chain(files_beneath(&self.version, pick)).map(|file| file.id);
-        let known: HashSet<FileId> = known.collect();
-        let outside = self.version.ssts().filter(|file| !known.contains(&file.id));
+        let known: Vec<_> = inputs.chain(files_beneath(&self.version, pick)).collect();
+        let outside = self.version.ssts().filter(|file| !known.contains(&&***file));
         let inputs: Vec<_> = pick.inputs.iter().flat_map(|file| self.shown(file)).collect();
         for (row, seqs) in outside.flat_map(|file| self.shown(file)) {
             let newest = inputs.iter().filter(|(at, _)| *at == row).filter_map(|(_, s)| s.last());

@@ -151,13 +151,13 @@ impl Load {
             None
         };
         let Some(pick) = pick else { return false };
-        let work = if pick.is_move() { 0.0 } else { pick.input_bytes() as f64 };
+        let work = if pick.is_move(&self.version) { 0.0 } else { pick.input_bytes() as f64 };
         self.running.push((pick, work));
         true
     }
 
     fn install(&mut self, pick: &Pick) {
-        let add = if pick.is_move() {
+        let add = if pick.is_move(&self.version) {
             pick.inputs
                 .iter()
                 .map(|f| SstRef { level: pick.output_level, ..f.as_ref().clone() })

@@ -126,12 +126,12 @@ fn tree(words: &[&str], levels: &[&str]) -> Tree {
     Tree { style, version, options, contents: all }
 }
 
-fn show(pick: &Pick) -> String {
+fn show(version: &Version, pick: &Pick) -> String {
     let mut out = format!("{:?} into L{}", pick.reason, pick.output_level);
     if pick.bottommost {
         out.push_str(", bottommost");
     }
-    if pick.is_move() {
+    if pick.is_move(version) {
         out.push_str(", a move");
     }
     for level in 0..=LAST_LEVEL {
@@ -188,7 +188,13 @@ impl Tree {
             "shape" => {
                 let shape = self.shape();
                 match pick_by_shape(&self.version, &shape, &self.options, &busy) {
-                    Some(pick) => return format!("score {:.2}: {}", shape.score(), show(&pick)),
+                    Some(pick) => {
+                        return format!(
+                            "score {:.2}: {}",
+                            shape.score(),
+                            show(&self.version, &pick)
+                        );
+                    }
                     None => None,
                 }
             }
@@ -201,7 +207,7 @@ impl Tree {
             "collect" => self.pick_to_collect(words, &busy),
             other => panic!("pick {other}?"),
         };
-        pick.map_or_else(|| "nothing".to_owned(), |pick| show(&pick))
+        pick.map_or_else(|| "nothing".to_owned(), |pick| show(&self.version, &pick))
     }
 
     fn pick_to_collect(&self, words: &[&str], busy: &Busy) -> Option<Pick> {

@@ -312,7 +312,8 @@ fn a_partition_that_a_scan_read_enters_the_directory_when_it_is_asked_for_again(
     assert_eq!(reader.metrics().blocks_read.get(), read, "it was in memory");
     let stats = cache.stats();
     assert!(stats.index.bytes > 0, "{stats:?}");
-    assert_eq!(stats.index.misses, reader.top().len() as u64);
+    assert!(reader.top().len() > 1);
+    assert_eq!(stats.index.misses, 1, "the others were read ahead");
 }
 
 #[test]

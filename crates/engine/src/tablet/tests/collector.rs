@@ -361,7 +361,7 @@ fn a_file_whose_walk_fails_is_left_alone_for_longer_each_time() {
     let mut look = tablet.claim_to_look().unwrap();
     for n in 0..4 {
         assert_eq!(look.run().unwrap_err().kind(), ErrorKind::Corruption);
-        look = next_look(compact::FAILED_WAIT_MICROS << n);
+        look = next_look(failures::FAILED_WAIT_MICROS << n);
     }
     ruled.rig.files.put_contents(&path, whole);
     look.run().unwrap();

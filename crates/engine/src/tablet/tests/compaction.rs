@@ -14,7 +14,7 @@ use crate::cursor::Cursor;
 use crate::io::{Fault, FaultFiles, FaultOp, Spawner as _};
 use crate::options::CompressionPolicy;
 use crate::schema::GcRule;
-use crate::tablet::compact::FAILED_WAIT_MICROS;
+use crate::tablet::failures::FAILED_WAIT_MICROS;
 
 impl Rig {
     fn delete(&self, row: &str) {
@@ -477,6 +477,40 @@ fn a_file_that_was_cut_waits_no_longer_than_a_whole_one() {
         let until = rig.tablet.jobs().failed_until[&ids[0]].0;
         assert_eq!(until - clock.monotonic_micros(), wait);
         clock.advance_micros(wait);
+    }
+}
+
+#[test]
+fn what_was_loaded_where_rows_were_dropped_is_not_rewritten_with_the_file_around_them() {
+    let rig = rig();
+    rig.write(&["a", "b", "m", "y", "z"]);
+    rig.engine.compact_fully().unwrap();
+    block_on(rig.tablet.drop_rows(RowRange::new("c", "x"))).unwrap();
+    // Each time to the last level, with what it meets there.
+    let merge = |row| {
+        rig.write(&[row]);
+        let (view, busy) = (rig.tablet.view.load_full(), Default::default());
+        let file = &view.version.level(0)[0];
+        let (version, shape) = (&view.version, &view.shape);
+        let pick = pick::pick_file(version, shape, pick::Reason::Collect, file, 6, &busy).unwrap();
+        rig.tablet.claim(rig.tablet.picks(), pick).run().unwrap();
+        let version = rig.tablet.version();
+        assert!(version.level(0).is_empty());
+        version.level(6).iter().map(|file| file.id).collect::<Vec<_>>()
+    };
+    let around = rig.tablet.version().level(6)[0].id;
+    let [left, loaded, right] = merge("m")[..] else { panic!("two pieces around one file") };
+    assert_eq!((left, right), (around, around));
+    let ids = merge("a");
+    assert_eq!(ids[1..], [loaded, around], "{ids:?}");
+    assert_ne!(ids[0], around);
+    while rig.tablet.core.remove_doomed(0).is_some() {}
+    assert_eq!(rig.ssts(), 3, "the file is there for the rows that it still shows");
+    let ids = merge("z");
+    assert_eq!((ids.len(), ids[1]), (3, loaded));
+    assert!(!ids.contains(&around));
+    for row in ["a", "b", "m", "y", "z"] {
+        assert_eq!(rig.cells(row), 2, "{row}");
     }
 }
 

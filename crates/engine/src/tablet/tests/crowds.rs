@@ -118,13 +118,13 @@ fn a_damaged_file_among_many_small_ones_keeps_no_newer_ones_from_being_merged() 
     assert_eq!(rig.tablet.version().sst_count(), 41);
     // Those that come while all fails again are merged without the first ones, too.
     write(80..90);
-    clock.advance_micros(compact::FAILED_WAIT_MICROS);
+    clock.advance_micros(failures::FAILED_WAIT_MICROS);
     rig.tablet.claim_by_shape().unwrap().run().unwrap_err();
     write(90..120);
     assert_eq!(settle(&rig), 1);
     assert!(rig.tablet.version().sst_count() < 50);
     files.heal();
-    clock.advance_micros(2 * compact::FAILED_WAIT_MICROS);
+    clock.advance_micros(2 * failures::FAILED_WAIT_MICROS);
     settle(&rig);
     assert!(rig.tablet.version().sst_count() < 32);
 }
