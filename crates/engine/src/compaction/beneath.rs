@@ -11,7 +11,7 @@
 //! L6        r: a@2             largest 3
 //! ```
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use crate::cell::{FAMILY_NONE, FamilyId, Timestamp};
 use crate::compaction::pick::Pick;
@@ -85,7 +85,8 @@ pub(crate) fn files_above<'v>(version: &'v Version, pick: &Pick) -> Vec<&'v SstR
 
 fn others_of_rows<'v>(version: &'v Version, pick: &Pick) -> impl Iterator<Item = &'v SstRef> {
     let span = pick.span();
-    let taken: HashSet<_> = pick.inputs.iter().map(|file| file.id).collect();
+    // Of a file that is cut, other pieces may be none.
+    let inputs = pick.references();
     let files = version.ssts().map(AsRef::as_ref);
-    files.filter(move |file| !taken.contains(&file.id) && file.span().overlaps(&span))
+    files.filter(move |file| !inputs.have(file) && file.span().overlaps(&span))
 }

@@ -1,6 +1,7 @@
 //! Running a compaction: records in, new SSTs out. A job reads and writes files and knows nothing of
 //! the tablet; installing its result is an edit of the manifest. It could run on another machine.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::Env;
 use crate::layout::Layout;
 use crate::log::Hlc;
-use crate::manifest::SstRef;
+use crate::manifest::{SstRef, Version, VersionEdit};
 use crate::options::{CompressionPolicy, EngineOptions, FilterPolicy};
 use crate::sst::{Compression, FileId, SstOptions, SstSummary, SstWriter};
 
@@ -229,4 +230,33 @@ pub(crate) fn cut(file: &SstRef, dropped: &RowRange) -> Vec<SstRef> {
         }
     }
     left.into_iter().map(|visible| SstRef { visible, ..file.clone() }).collect()
+}
+
+/// Has an edit take rows out of the references for which `of` holds: what they show beside these rows, as `cut` tells, is in place of them.
+/// Tells how many bytes they show less.
+pub(crate) fn cut_out(
+    edit: &mut VersionEdit,
+    version: &Version,
+    rows: &RowRange,
+    of: impl Fn(&SstRef) -> bool,
+    cut: impl Fn(&SstRef) -> Vec<SstRef>,
+) -> u64 {
+    let mut removed: HashSet<(u8, FileId)> = HashSet::new();
+    for file in version.ssts().filter(|file| of(file) && file.overlaps(rows)) {
+        if removed.insert((file.level, file.id)) {
+            edit.remove.push((file.level, file.id));
+        }
+    }
+    let mut bytes = 0;
+    // Edits name files, not references: others of these files are added again as they are.
+    for file in version.ssts().filter(|file| removed.contains(&(file.level, file.id))) {
+        if of(file) {
+            let left = cut(file);
+            bytes += file.bytes.saturating_sub(left.iter().map(|left| left.bytes).sum());
+            edit.add.extend(left);
+        } else {
+            edit.add.push(file.as_ref().clone());
+        }
+    }
+    bytes
 }

@@ -48,7 +48,7 @@
 //! newest  1 1 1 1 1 | 7 8 40    the first five: 5 bytes for 4 runs less; with the 7, 12 for 5
 //! ```
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -175,15 +175,36 @@ impl Pick {
         moves && !(only.is_cut() && all_pieces(version, only).nth(1).is_some())
     }
 
+    /// The inputs, to be asked of references in later versions.
+    pub(crate) fn references(&self) -> References {
+        let mut spans: HashMap<(u8, FileId), Vec<RowRange>> = HashMap::new();
+        for input in &self.inputs {
+            spans.entry((input.level, input.id)).or_default().push(input.span());
+        }
+        References(spans)
+    }
+
     /// Bytes of all that is left of the files of which it rewrites something: they are given back when all of it is rewritten.
     pub(super) fn file_bytes(&self, version: &Version) -> u64 {
         let mut seen = HashSet::new();
         let files = self.inputs.iter().filter(|file| seen.insert(file.id));
-        let left = |file: &Arc<SstRef>| match file.is_cut() {
-            true => all_pieces(version, file).map(|piece| piece.bytes).sum(),
-            false => file.bytes,
+        let left = |file: &Arc<SstRef>| {
+            let pieces = all_pieces(version, file);
+            if file.is_cut() { pieces.map(|piece| piece.bytes).sum() } else { file.bytes }
         };
         files.map(left).sum()
+    }
+}
+
+/// What a compaction takes of files: of one that is cut, there may be other pieces, which it has not read.
+#[derive(Debug)]
+pub(crate) struct References(HashMap<(u8, FileId), Vec<RowRange>>);
+
+impl References {
+    /// Whether a reference is one of them, or what rows that were dropped since have left of one.
+    pub(crate) fn have(&self, file: &SstRef) -> bool {
+        let spans = self.0.get(&(file.level, file.id));
+        spans.is_some_and(|spans| spans.iter().any(|span| file.overlaps(span)))
     }
 }
 

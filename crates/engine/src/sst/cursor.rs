@@ -66,7 +66,8 @@ const SCAN_AHEAD_BYTES_MAX: u64 = 8 << 20;
 const AHEAD_BLOCKS_MAX: usize = 256;
 
 /// Index partitions beyond the one at hand that a cursor holds at most: twice as many as a read-ahead of a megabyte goes through, where keys
-/// and partitions are as usual. One that is not held any more is asked for once more.
+/// and partitions are as usual. Those that a cursor which has gone elsewhere never came to make place; one that is not held any more is asked for
+/// once more.
 const PARTITIONS_AHEAD_MAX: usize = 8;
 
 /// Bytes of bounds whose caller wants all of them that are asked for at once: two of the first steps, for one wait in place of two or three.
@@ -401,9 +402,14 @@ impl SstCursor {
             return Ok(None);
         };
         self.supplied.retain(|supplied| supplied != handle);
-        self.partitions_ahead.retain(|held| held.handle != handle);
-        self.partition = Some(Held { handle, block: Arc::clone(&block) });
+        self.hold_partition(Held { handle, block: Arc::clone(&block) });
         Ok(Some(block))
+    }
+
+    /// Holds the index partition at the place.
+    pub(super) fn hold_partition(&mut self, held: Held) {
+        self.partitions_ahead.retain(|ahead| ahead.handle != held.handle);
+        self.partition = Some(held);
     }
 
     /// The data block at the place, whose partition is held; `None` when it has to be loaded.

@@ -319,8 +319,8 @@ impl SstCursor {
         };
         let Some(Beside { top_at, part_at, partition, held }) = beside else { return Ok(None) };
         (self.top_at, self.part_at) = (top_at, part_at);
-        if partition.is_some() {
-            self.partition = partition;
+        if let Some(partition) = partition {
+            self.hold_partition(partition);
         }
         self.hold(held.clone());
         Ok(Some(held))

@@ -603,14 +603,12 @@ impl Claim {
             return healthy.map(|()| false);
         }
         EngineMetrics::add(&metrics.cells_collected, output.stats.collected + output.stats.buried);
-        // Of a file that is cut, other pieces may be no inputs.
-        let done = RowRange::new(Bytes::new(), end.clone()).intersect(&self.pick.span());
+        let done = RowRange::new(Bytes::new(), end.clone());
         let add = of.job.cut_by_drops(output.files, &opened.ssts);
         let mut edit = VersionEdit { add, ..VersionEdit::default() };
         // Others may be gone, done already or dropped meanwhile.
-        let inputs: HashSet<_> =
-            self.pick.inputs.iter().map(|file| (file.level, file.id)).collect();
-        let is_input = |file: &SstRef| inputs.contains(&(file.level, file.id));
+        let inputs = self.pick.references();
+        let is_input = |file: &SstRef| inputs.have(file);
         // Under the lock it has every file of the version.
         let view = tablet.view.load_full();
         let read = cut_out(&mut edit, &manifest.version(), &view, &done, is_input);

@@ -15,7 +15,7 @@
 //!   before it. Jobs that began later read what is cut already: to cut what they write once more would
 //!   leave files in ever more pieces for as long as some job runs.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -176,8 +176,7 @@ impl Drop for RunningJob<'_> {
     }
 }
 
-/// Has an edit take rows out of the files for which `of` holds: what they show beside these rows is in place of them. `view` has
-/// them open. Tells how many bytes they show less.
+/// [`job::cut_out`] with the bytes that are left of each reference; `view` has them open.
 pub(super) fn cut_out(
     edit: &mut VersionEdit,
     version: &Version,
@@ -185,20 +184,8 @@ pub(super) fn cut_out(
     rows: &RowRange,
     of: impl Fn(&SstRef) -> bool,
 ) -> u64 {
-    let mut removed: HashSet<(u8, FileId)> = HashSet::new();
-    for file in version.ssts().filter(|file| of(file) && file.overlaps(rows)) {
-        if removed.insert((file.level, file.id)) {
-            edit.remove.push((file.level, file.id));
-        }
-    }
-    let mut bytes = 0;
-    // Every reference to a file is replaced, since edits name files, not references.
-    for file in version.ssts().filter(|file| removed.contains(&(file.level, file.id))) {
-        let left = cut_sized(view.file(file.id).ok(), file, rows);
-        bytes += file.bytes.saturating_sub(left.iter().map(|left| left.bytes).sum());
-        edit.add.extend(left);
-    }
-    bytes
+    let sized = |file: &SstRef| cut_sized(view.file(file.id).ok(), file, rows);
+    job::cut_out(edit, version, rows, of, sized)
 }
 
 /// What is left of `file`, which is `open`, each part with its bytes: those of the data blocks that lie in it as a whole. A

@@ -77,8 +77,8 @@ pub(crate) struct ValueFile {
     store: Arc<ValueStore>,
     /// Who names it.
     names: AtomicU64,
-    /// Bytes that SSTs name in it; while a compaction goes on more than it has, as an SST that is replaced and the one in its place
-    /// both name a value.
+    /// Bytes that SSTs name in it; more than it has while an SST that is replaced and the one in its place both name a value: as long as a
+    /// compaction goes on, and where it has rewritten a piece of an SST that dropped rows have cut, until the last piece is rewritten.
     live_bytes: AtomicU64,
     /// Until when its values are not moved, since one could not be read (monotonic micros): [`FOR_GOOD`] where it is damaged.
     stuck_until: AtomicU64,

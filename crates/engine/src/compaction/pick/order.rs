@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::compaction::ages;
 use crate::compaction::beneath::files_beneath;
-use crate::compaction::job::cut;
+use crate::compaction::job::{cut, cut_out};
 use crate::compaction::reads::pick_for_reads;
 use crate::compaction::shape::Contents;
 use crate::manifest::VersionEdit;
@@ -108,6 +108,8 @@ struct Model {
     options: EngineOptions,
     version: Version,
     contents: HashMap<FileId, Records>,
+    /// What there is to be shown.
+    written: Records,
     running: Vec<Running>,
     next_id: FileId,
     next_seq: u64,
@@ -125,8 +127,8 @@ impl Model {
             ..EngineOptions::default()
         };
         let version = Version::empty(RowRange::all());
-        let (contents, running) = (HashMap::new(), Vec::new());
-        Self { options, version, contents, running, next_id: 1, next_seq: 1 }
+        let (contents, written, running) = (HashMap::new(), Records::new(), Vec::new());
+        Self { options, version, contents, written, running, next_id: 1, next_seq: 1 }
     }
 
     /// Files with these records, cut before rows as the bits say.
@@ -161,16 +163,12 @@ impl Model {
         refs.collect()
     }
 
-    fn install(&mut self, mut add: Vec<SstRef>, remove: &[SstRef]) {
-        let files: HashSet<_> = remove.iter().map(|file| (file.level, file.id)).collect();
-        // Pieces that are no inputs stay.
-        let named = self.version.ssts().filter(|file| files.contains(&(file.level, file.id)));
-        let goes = |file: &&Arc<SstRef>| {
-            remove.iter().any(|input| input.id == file.id && input.overlaps(&file.span()))
-        };
-        add.extend(named.filter(|file| !goes(file)).map(|file| SstRef::clone(file)));
-        let remove = files.into_iter().collect();
-        let edit = VersionEdit { add, remove, ..VersionEdit::default() };
+    /// Adds files in the place of what the references for which `of` holds have of some rows.
+    fn install(&mut self, add: Vec<SstRef>, rows: &RowRange, of: impl Fn(&SstRef) -> bool) {
+        let mut edit = VersionEdit { add, ..VersionEdit::default() };
+        cut_out(&mut edit, &self.version, rows, of, |file| {
+            if file.overlaps(rows) { cut(file, rows) } else { vec![file.clone()] }
+        });
         self.version = self.version.apply(&edit).unwrap();
     }
 
@@ -180,10 +178,11 @@ impl Model {
                 let mut records = Records::new();
                 for row in rows {
                     records.entry(*row).or_default().push(self.next_seq);
+                    self.written.entry(*row).or_default().push(self.next_seq);
                     self.next_seq += 1;
                 }
                 let add = self.files(records, 0, *cuts);
-                self.install(add, &[]);
+                self.install(add, &RowRange::all(), |_| false);
             }
             Step::Begin { which, alone } => self.begin(which, *alone),
             Step::Part(which, row, cuts) => {
@@ -200,10 +199,9 @@ impl Model {
             }
             Step::Drop(first, count) => {
                 self.running.clear();
+                self.written.retain(|row, _| !(*first..first + count).contains(row));
                 let rows = RowRange::new(vec![*first], vec![first + count]);
-                let met = self.version.ssts().filter(|file| file.overlaps(&rows));
-                let met: Vec<_> = met.map(|file| SstRef::clone(file)).collect();
-                self.install(met.iter().flat_map(|file| cut(file, &rows)).collect(), &met);
+                self.install(Vec::new(), &rows, |_| true);
             }
         }
     }
@@ -226,9 +224,9 @@ impl Model {
             seqs.sort_unstable();
         }
         running.done = row;
-        let mut add = running.left();
-        add.extend(self.files(merged, running.pick.output_level, cuts));
-        self.install(add, &before);
+        let add = self.files(merged, running.pick.output_level, cuts);
+        let inputs = running.pick.references();
+        self.install(add, &rows_before(row), |file| inputs.have(file));
     }
 
     /// What a reference shows of its file.
@@ -290,8 +288,16 @@ impl Model {
         }
     }
 
-    /// Of each row, what is looked at first is newer than all that is looked at later.
+    /// Of each row there is all that was written, and what is looked at first is newer than all that is looked at later.
     fn check_order(&self) {
+        let mut shown = Records::new();
+        for (row, seqs) in self.version.ssts().flat_map(|file| self.shown(file)) {
+            shown.entry(row).or_default().extend(seqs);
+        }
+        for seqs in shown.values_mut() {
+            seqs.sort_unstable();
+        }
+        assert_eq!(shown, self.written, "{:#?}", self.version);
         for row in 0..ROWS {
             let mut older_than = u64::MAX;
             for file in self.version.ssts_for_row(&[row]) {

@@ -515,6 +515,37 @@ fn what_was_loaded_where_rows_were_dropped_is_not_rewritten_with_the_file_around
 }
 
 #[test]
+fn a_piece_that_a_compaction_over_its_rows_has_not_read_stays_as_it_is() {
+    let rig = rig();
+    rig.write(&["a", "b", "m", "y", "z"]);
+    rig.engine.compact_fully().unwrap();
+    // The same above, with one more column, and both cut.
+    for row in ["a", "b", "m", "y", "z"] {
+        block_on(rig.tablet.apply(batch(row, &["a", "b", "c"]))).unwrap();
+    }
+    block_on(rig.tablet.flush()).unwrap();
+    rig.move_to(5, false);
+    block_on(rig.tablet.drop_rows(RowRange::new("c", "x"))).unwrap();
+    rig.write(&["m"]);
+    let version = rig.tablet.version();
+    let inputs = version.level(0).to_vec();
+    let pick =
+        pick::Pick { reason: pick::Reason::Size, inputs, output_level: 5, bottommost: false };
+    rig.tablet.claim(rig.tablet.picks(), pick).run().unwrap();
+
+    let (view, busy) = (rig.tablet.view.load_full(), Default::default());
+    let [left, loaded, right] = view.version.level(5) else { panic!("two pieces around one file") };
+    assert!(left.id == right.id && left.id != loaded.id);
+    let (version, shape) = (&view.version, &view.shape);
+    let pick = pick::pick_file(version, shape, pick::Reason::Collect, left, 6, &busy).unwrap();
+    assert!(pick.span().contains_range(&right.span()) && !pick.inputs.contains(right));
+    rig.tablet.claim(rig.tablet.picks(), pick).run().unwrap();
+    let shown = ["a", "b", "m", "y", "z"].map(|row| rig.cells(row));
+    assert_eq!(shown, [3, 3, 2, 3, 3]);
+    assert_eq!(rig.tablet.version().level(5).len(), 2);
+}
+
+#[test]
 fn files_of_a_failed_compaction_wait_the_longer_the_less_it_is_likely_to_pass() {
     let unwritten = |kind| Fault::new(FaultOp::Create).on_path(".sst").kind(kind).sticky();
     let unread = Fault::new(FaultOp::Read).on_path(".sst").sticky();
