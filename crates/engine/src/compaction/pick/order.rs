@@ -45,6 +45,8 @@ enum Which {
     ForReads,
     /// What a file of level 0 is the seed of, by its place there.
     Seed(u8),
+    /// A file between level 0 and the last one goes down, by its place among them, or is rewritten.
+    Between(u8, bool),
     /// Runs of a tiered tablet that lie next to each other, whatever they cost: the first, and how many.
     Runs(u8, u8),
 }
@@ -68,6 +70,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Which::Due),
         1 => Just(Which::ForReads),
         1 => any::<u8>().prop_map(Which::Seed),
+        2 => any::<(u8, bool)>().prop_map(|(at, goes_down)| Which::Between(at, goes_down)),
         6 => (any::<u8>(), 2u8..4).prop_map(|(first, count)| Which::Runs(first, count)),
     ];
     let alone = prop_oneof![3 => Just(0), 1 => any::<u16>().prop_map(|bits| bits & 0x1111)];
@@ -262,6 +265,15 @@ impl Model {
             Which::Seed(at) => l0
                 .get(usize::from(*at) % l0.len().max(1))
                 .and_then(|seed| pick_file(&self.version, &shape, Reason::Collect, seed, 0, &busy)),
+            Which::Between(at, goes_down) => {
+                let between =
+                    self.version.ssts().filter(|file| (1..LAST_LEVEL).contains(&file.level));
+                let between: Vec<_> = between.collect();
+                between.get(usize::from(*at) % between.len().max(1)).and_then(|file| {
+                    let level = file.level + u8::from(*goes_down);
+                    pick_file(&self.version, &shape, Reason::Collect, file, level, &busy)
+                })
+            }
             Which::Runs(..) if style == CompactionStyle::Leveled => due(),
             Which::Runs(first, count) => {
                 let runs = runs(&LevelZero::new(&self.version, &shape));
