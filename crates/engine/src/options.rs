@@ -10,7 +10,7 @@ use crate::sst::SstOptions;
 pub enum SyncMode {
     /// Before it is acknowledged.
     Always,
-    /// At most this many milliseconds after.
+    /// By a sync that begins at most this many milliseconds after.
     IntervalMs(u64),
     /// When the operating system likes.
     Never,
@@ -142,7 +142,7 @@ pub enum CompactionStyle {
     #[default]
     Leveled,
     /// Runs of like size are merged with each other in level 0, and with the last level only once they are half as
-    /// large: bytes are written half as often, a read looks into up to [`TIERED_RUNS_MAX`] runs beside the last level,
+    /// large: where compactions keep up, bytes are written half as often (in a load as fast as it goes about as often as leveled ones), a read looks into up to [`TIERED_RUNS_MAX`] runs beside the last level,
     /// and up to a third of the space is garbage where rows are overwritten. For tables that are mostly written.
     Tiered,
 }

@@ -133,7 +133,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "log.sync",
         default: "always",
-        about: "when a write is on disk: \"always\" before it is acknowledged, \"<n>ms\" at most so \
+        about: "when a write is on disk: \"always\" before it is acknowledged, \"<n>ms\" by a sync that begins at most so \
                 long after, \"never\" when the system likes",
         set: |config, value| {
             config.engine.sync = sync_mode(value)?;
@@ -328,7 +328,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "engine.tiered_tables",
         default: "",
-        about: "tables that are compacted in tiers, written half as often and read from more files: names separated \
+        about: "tables that are compacted in tiers, so that less is rewritten where compactions keep up, and read from more files: names separated \
                 by commas, \"*\" for any characters (\"*/tables/events\")",
         set: |config, value| {
             config.styles = CompactionStyles::tiered(value)?;
@@ -382,7 +382,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "server.cores",
         default: "0",
-        about: "cores that serve requests; 0 means all, but one for each 32MiB of memory beyond eight; where there are as many as processors, each keeps to one",
+        about: "cores that serve requests; 0 means all, but no more than eight, or than one for each 32MiB of memory where that is more; where there are as many as processors, each keeps to one",
         set: |config, value| {
             config.cores = values::whole_number(value, 0, CORES_MAX)?;
             Ok(())
