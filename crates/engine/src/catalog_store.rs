@@ -47,9 +47,12 @@ impl MetaStore for CatalogStore {
 
     fn commit(&self, changes: &[MetaChange]) -> Result<u64> {
         let only_removes = changes.iter().all(|change| change.value.is_none());
-        let failure = self.core.failed().or_else(|| self.core.why_no_room());
-        if let Some(failure) = failure.filter(|f| f.kind() != ErrorKind::NoSpace || !only_removes) {
-            return Err(failure);
+        let refused = match self.core.failed() {
+            Some(error) => Some(error).filter(|_| !only_removes || !self.core.failed_for_room()),
+            None => self.core.why_no_room().filter(|_| !only_removes),
+        };
+        if let Some(error) = refused {
+            return Err(error);
         }
         self.meta.commit(changes).inspect_err(|error| {
             if error.is_in_doubt() {

@@ -239,14 +239,7 @@ impl Core {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         let is_first = failure.is_none() && error.kind() != ErrorKind::Closed;
         if is_first {
-            let kind = match error.kind() {
-                ErrorKind::NoSpace => ErrorKind::NoSpace,
-                _ => ErrorKind::ReadOnly,
-            };
-            *failure = Some(Error::new(
-                kind,
-                format!("the server is read-only until it is restarted: {error}"),
-            ));
+            *failure = Some(error.clone());
         }
         drop(failure);
         self.room.notify_waiters();
@@ -300,10 +293,29 @@ impl Core {
         self.failed().map_or(Ok(()), Err)
     }
 
-    /// Why writes are not taken until a restart, if it is so: `NoSpace` where the disk is full, else `ReadOnly`.
+    /// Why writes are not taken until a restart, if it is so: `ReadOnly`.
     pub(crate) fn failed(&self) -> Option<Error> {
-        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        failure.or_else(|| self.pipeline.failed())
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of a full disk, too: room alone does not help any more.
+        let told = failure.as_ref().map(|error| {
+            let text = format!("the server is read-only until it is restarted: {error}");
+            Error::new(ErrorKind::ReadOnly, text)
+        });
+        drop(failure);
+        told.or_else(|| self.pipeline.failed())
+    }
+
+    /// Whether that is since the disk was full: what makes room helps the restart.
+    pub(crate) fn failed_for_room(&self) -> bool {
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let kind = failure.as_ref().map(Error::kind);
+        drop(failure);
+        let kind = match kind {
+            // Somebody else has met what the log failed by.
+            None | Some(ErrorKind::ReadOnly) => self.pipeline.failed_by(),
+            kind => kind,
+        };
+        kind == Some(ErrorKind::NoSpace)
     }
 
     /// Whether the log takes writes.

@@ -209,14 +209,11 @@ pub trait CommitLog: Send + Sync + Debug {
     fn close(&self) -> Result<()>;
 }
 
-/// What everybody hears after the log has failed with `error`.
+/// What everybody hears after the log has failed with `error`: `ReadOnly`, of a full disk too, since room alone does not help any more.
 fn poisoned(error: &Error) -> Error {
-    let kind = match error.kind() {
-        ErrorKind::NoSpace => ErrorKind::NoSpace,
-        _ => ErrorKind::ReadOnly,
-    };
     let reason = error.message();
-    Error::new(kind, format!("writes are refused until a restart: the commit log failed: {reason}"))
+    let text = format!("writes are refused until a restart: the commit log failed: {reason}");
+    Error::new(ErrorKind::ReadOnly, text)
 }
 
 fn closed() -> Error {

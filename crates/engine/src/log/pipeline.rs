@@ -523,6 +523,11 @@ impl CommitPipeline {
         self.shared.check_failed().err()
     }
 
+    /// The kind of what the log has failed by.
+    pub(crate) fn failed_by(&self) -> Option<ErrorKind> {
+        self.shared.failed.get().map(Error::kind)
+    }
+
     /// The log, for its segments.
     pub fn log(&self) -> &Arc<dyn CommitLog> {
         &self.log

@@ -321,22 +321,28 @@ async fn metrics_count_the_files_of_a_restored_table_once() {
 }
 
 #[tokio::test]
-async fn a_failed_sync_shows_with_its_reason_in_health_and_metrics() {
-    let (env, faults) = with_faults(&memory());
-    let server = start_with(&env, serve_metrics).await;
-    server.create(&[]).await;
-    server.set("kept", b"v").await.unwrap();
-    faults.inject(Fault::new(FaultOp::Sync));
-    server.set("lost", b"v").await.unwrap_err();
-    let refused = server.set("later", b"v").await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unavailable);
-    assert_eq!(server.rows().await.unwrap().len(), 1, "reads go on");
-    let (status, reason) = scrape(&server, "/health").await;
-    assert!(status.contains("503") && reason.contains("commit log failed"), "{status} {reason}");
-    let (_, metrics) = scrape(&server, "/metrics").await;
-    let line = metrics.lines().find(|line| line.starts_with("tepui_read_only{")).unwrap();
-    assert!(line.contains("commit log failed") && line.ends_with(" 1"), "{line}");
-    drop(server);
+async fn a_failed_sync_or_write_of_the_log_shows_with_its_reason_in_answers_health_and_metrics() {
+    // The second is that of a full disk on which no space can be reserved.
+    let full = Fault::new(FaultOp::Append).on_path("/log/").kind(tepui_engine::ErrorKind::NoSpace);
+    for fault in [Fault::new(FaultOp::Sync), full] {
+        let (env, faults) = with_faults(&memory());
+        let server = start_with(&env, serve_metrics).await;
+        server.create(&[]).await;
+        server.set("kept", b"v").await.unwrap();
+        faults.inject(fault);
+        let lost = server.set("lost", b"v").await.unwrap_err();
+        assert_eq!(lost.code(), Code::Unavailable);
+        let refused = server.set("later", b"v").await.unwrap_err();
+        assert_eq!(refused.code(), Code::Unavailable);
+        assert_eq!(server.rows().await.unwrap().len(), 1, "reads go on");
+        let (status, reason) = scrape(&server, "/health").await;
+        assert!(status.contains("503"), "{status}");
+        assert!(reason.contains("commit log failed"), "{reason}");
+        let (_, metrics) = scrape(&server, "/metrics").await;
+        let line = metrics.lines().find(|line| line.starts_with("tepui_read_only{")).unwrap();
+        assert!(line.contains("commit log failed") && line.ends_with(" 1"), "{line}");
+        drop(server);
+    }
 }
 
 /// Starts all threads but one, of which it loses the work.

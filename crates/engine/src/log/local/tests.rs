@@ -313,7 +313,7 @@ fn a_failed_write_or_sync_is_final() {
     for (op, kind, later) in [
         (FaultOp::Append, ErrorKind::Io, ErrorKind::ReadOnly),
         (FaultOp::Sync, ErrorKind::Io, ErrorKind::ReadOnly),
-        (FaultOp::Append, ErrorKind::NoSpace, ErrorKind::NoSpace),
+        (FaultOp::Append, ErrorKind::NoSpace, ErrorKind::ReadOnly),
     ] {
         let world = World::new();
         let opened = world.open(always()).unwrap();

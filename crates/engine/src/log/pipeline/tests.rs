@@ -296,15 +296,15 @@ async fn after_a_failed_sync_nothing_is_acknowledged_again() {
 }
 
 #[tokio::test]
-async fn a_full_disk_says_so_to_everybody() {
+async fn a_log_that_met_a_full_disk_says_that_a_restart_is_needed_to_everybody() {
     let world = World::new();
     let pipeline = pipeline(&world);
     let permit = pipeline.admit(10).await.unwrap();
     world.files.set_quota_bytes(Some(20));
     let error = begin(&pipeline, 1, 1).await.applied().await.unwrap_err();
-    assert!(error.kind() == ErrorKind::NoSpace && error.is_in_doubt(), "{error:?}");
+    assert!(error.kind() == ErrorKind::ReadOnly && error.is_in_doubt(), "{error:?}");
     let late = pipeline.begin(encoded(1, 2), 1, permit).unwrap_err();
-    assert!(late.kind() == ErrorKind::NoSpace && !late.is_in_doubt(), "{late:?}");
+    assert!(late.kind() == ErrorKind::ReadOnly && !late.is_in_doubt(), "{late:?}");
 }
 
 #[tokio::test]

@@ -96,7 +96,7 @@ fn a_directory_whose_sync_finds_no_room_ends_the_log() {
         drop(opened.log.append(append(7, n)));
     }
     assert_eq!(watch.wait(20).unwrap_err().kind(), ErrorKind::NoSpace);
-    assert_eq!(opened.log.append(append(7, 21)).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!(opened.log.append(append(7, 21)).unwrap_err().kind(), ErrorKind::ReadOnly);
     assert!(!opened.log.lacks_room());
 }
 
@@ -143,7 +143,7 @@ fn a_log_that_waits_for_room_does_not_keep_a_server_from_closing_and_leaves_no_h
     until(|| opened.log.lacks_room());
     opened.log.hurry();
     assert_eq!(watch.wait(20).unwrap_err().kind(), ErrorKind::NoSpace);
-    assert_eq!(opened.log.close().unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!(opened.log.close().unwrap_err().kind(), ErrorKind::ReadOnly);
     // What found room is written, and may be found; of what comes behind it nothing is.
     let published = watch.published();
     drop(opened);
