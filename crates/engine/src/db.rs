@@ -298,6 +298,7 @@ impl Engine {
             check_versions(tablets.values())?;
             core.changes.keep_list(&core)?;
             // A start that is refused has removed nothing: what nothing names may be all that is left of what is damaged.
+            backups.check_versions(&core.store)?;
             let files = core.env.files.as_ref();
             for id in &unfinished {
                 remove_tablet(files, &core.layout.tablet(*id))?;

@@ -35,6 +35,11 @@ impl<T> Holdings<T> {
         self.open.get(&id).and_then(Weak::upgrade)
     }
 
+    /// Whether the file is open.
+    pub(crate) fn is_open(&self, id: FileId) -> bool {
+        self.open.contains_key(&id)
+    }
+
     /// The file is open now.
     pub(crate) fn opened(&mut self, id: FileId, file: &Arc<T>) {
         self.open.insert(id, Arc::downgrade(file));
@@ -72,7 +77,7 @@ impl<T> Holdings<T> {
 
     /// Whether the file is open or kept.
     pub(crate) fn needs(&self, id: FileId) -> bool {
-        self.open.contains_key(&id) || self.is_kept(id)
+        self.is_open(id) || self.is_kept(id)
     }
 
     /// All files that are open or kept.

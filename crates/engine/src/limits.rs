@@ -29,6 +29,11 @@ pub const RECORDS_PER_TURN: u64 = 2_048;
 /// wait as well.
 pub const RECORDS_PER_LOCKED_TURN: u64 = 16 * RECORDS_PER_TURN;
 
+/// Files of a kind whose version a start reads though no table needs them, the newest: change files, and SSTs and value files that backups
+/// alone keep. Numbers ascend, and no start goes beyond what a newer version wrote, so its files are the last. Fewer: a version that has
+/// written some files in the old form since is not noticed. More: a slow disk keeps each start by as many reads.
+pub const VERSIONS_READ_MAX: usize = 32;
+
 /// How far the wall clock may get ahead of the monotonic one between two looks, as a clock does that is set. A day costs nobody a
 /// backup or a deleted table that was to stay for the usual week or month. A smaller value doubts a machine that slept for a night.
 pub const CLOCK_JUMP_MAX: Duration = Duration::from_hours(24);

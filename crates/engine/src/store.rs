@@ -2,7 +2,7 @@
 //! name it; each of them *owns* it. One that no version owns any more is removed when its last reader lets go and no
 //! backup keeps it, by the housekeeping thread, so that no request pays for it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::holdings::Holdings;
 use crate::io::{Env, Removed};
 use crate::layout::Layout;
+use crate::limits::VERSIONS_READ_MAX;
 use crate::manifest::SstRef;
 use crate::sst::{FileId, SstReader};
 use crate::values::{UnknownNames, ValueFile, ValueReader, ValueStore};
@@ -218,6 +219,14 @@ impl SstStore {
             }
         }
         Ok(present)
+    }
+
+    /// That a newer version wrote one of the newest of these SSTs, of those that are not open, if so. Blocks.
+    pub(crate) fn newer_version(&self, ids: &BTreeSet<FileId>) -> Option<Error> {
+        let is_closed = |id: &&FileId| !self.lock().is_open(**id);
+        let mut newest = ids.iter().rev().filter(is_closed).take(VERSIONS_READ_MAX);
+        let files = self.env.files.as_ref();
+        newest.find_map(|id| SstReader::newer_version(files, &self.layout.sst(*id), *id))
     }
 
     /// Has a file removed that nobody needs, as [`Self::remove_doomed`] comes to it.

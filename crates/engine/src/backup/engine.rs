@@ -1,6 +1,6 @@
 //! What an engine does with backups: making, copying, restoring, deleting.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Backup, BackupId, BackupList, read, write};
@@ -71,6 +71,18 @@ impl Backups {
         let keep = |(id, list)| (id, Backup::keep(id, list, Arc::clone(store)));
         let by_id = Mutex::new(lists.whole.into_iter().map(keep).collect());
         Ok(Self { by_id, damaged: lists.damaged })
+    }
+
+    /// `InvalidArgument` where a newer version wrote one of the newest files that they keep. Blocks.
+    pub(crate) fn check_versions(&self, store: &SstStore) -> Result<()> {
+        let (mut ssts, mut values) = (BTreeSet::new(), BTreeSet::new());
+        for backup in self.lock().values() {
+            let list = backup.list();
+            ssts.extend(list.tablets.iter().flat_map(Version::ssts).map(|sst| sst.id));
+            values.extend(list.values.keys().copied());
+        }
+        let newer = store.newer_version(&ssts).or_else(|| store.values().newer_version(&values));
+        newer.map_or(Ok(()), Err)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<BackupId, Arc<Backup>>> {

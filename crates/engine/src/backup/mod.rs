@@ -10,7 +10,8 @@
 //! No data is copied, whatever the size: files are immutable and have names that are never used again, and who else
 //! names them does not matter to who reads them. A backup *keeps* the files that it names ([`crate::holdings`]):
 //! compactions, dropped rows and dropped tablets give up their files, and they stay on disk while a backup keeps
-//! them. What a backup keeps is not open, and takes no memory but its list.
+//! them. What a backup keeps is not open, and takes no memory but its list; an opening reads
+//! the versions of the newest.
 //!
 //! # Crashes
 //!

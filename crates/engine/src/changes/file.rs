@@ -29,6 +29,7 @@ use crate::cell::Seq;
 use crate::codec::{BytesReader, Parsed, put_bytes, put_u64};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
+use crate::limits::VERSIONS_READ_MAX;
 use crate::log::record::{Magic, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, RecordFile, RecordWriter};
 use crate::log::{BatchHead, decode_batch};
 
@@ -125,6 +126,20 @@ impl ChangeFile {
         }
         Ok(self.known_tablets().unwrap_or_default())
     }
+}
+
+/// `InvalidArgument` where a newer version wrote one of the newest of these, which ascend. One that cannot be read is not judged. Blocks.
+pub(super) fn check_versions(files: &dyn Files, dir: &Path, found: &[ChangeFile]) -> Result<()> {
+    for file in found.iter().rev().take(VERSIONS_READ_MAX) {
+        let opened = files.open(&dir.join(file.name()));
+        let read = opened.and_then(|opened| RecordFile::open(opened, MAGIC, file.segment));
+        if let Err(error) = read
+            && error.kind() == ErrorKind::InvalidArgument
+        {
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
 /// A change file being read.

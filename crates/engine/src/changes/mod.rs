@@ -160,14 +160,15 @@ pub(crate) struct ChangeLog {
 }
 
 impl ChangeLog {
-    /// Opens the history in a directory, creating it if needed; removes what was never completed. `Corruption` where a file is missing, and
-    /// nothing is removed. Blocks.
+    /// Opens the history in a directory, creating it if needed; removes what was never completed. `Corruption` where a file is missing,
+    /// `InvalidArgument` where a newer version wrote one: nothing is removed then. Blocks.
     pub(crate) fn open(files: &dyn Files, dir: &Path, bytes_max: u64) -> Result<Self> {
         files.create_dir_all(dir)?;
         if let Some(missing) = present::missing(files, dir)?.first() {
             return Err(missing.error());
         }
         let (found, unfinished) = file::list(files, dir)?;
+        file::check_versions(files, dir, &found)?;
         for path in unfinished {
             files.remove(&path)?;
         }

@@ -101,6 +101,14 @@ impl SstReader {
         Ok((Arc::new(reader), names))
     }
 
+    /// That a newer version wrote a file, if so. One that cannot be read is not judged. Blocks.
+    pub(crate) fn newer_version(files: &dyn Files, path: &Path, id: FileId) -> Option<Error> {
+        let file = files.open_immutable(path).ok()?;
+        let at = file.len().ok()?.checked_sub(FOOTER_LEN as u64)?;
+        let version = Footer::newer_version(&file.read_at(at, FOOTER_LEN).ok()?, id, at)?;
+        Some(Error::newer_version(path.display(), version, FORMAT_VERSION))
+    }
+
     fn open_apart(
         files: &dyn Files,
         path: &Path,

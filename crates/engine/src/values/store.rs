@@ -7,7 +7,7 @@
 //! An SST that cannot be opened does not tell what it names. While there is one, what nothing else names stays, but for what
 //! a failed job has written itself, and no file counts as sparse.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -16,6 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::holdings::Holdings;
 use crate::io::Env;
 use crate::layout::Layout;
+use crate::limits::VERSIONS_READ_MAX;
 use crate::sst::FileId;
 use crate::store::Removable;
 
@@ -224,6 +225,14 @@ impl ValueStore {
             tracing::error!(%error, "a value file is damaged; what verifies of it is served");
         }
         Ok(reader)
+    }
+
+    /// That a newer version wrote one of the newest of these files, if so. One that cannot be read is not judged. Blocks.
+    pub(crate) fn newer_version(&self, ids: &BTreeSet<FileId>) -> Option<Error> {
+        let files = self.env.files.as_ref();
+        let newest = ids.iter().rev().take(VERSIONS_READ_MAX);
+        let read = |id: &FileId| ValueReader::open(files, &self.layout.value(*id), *id).err();
+        newest.filter_map(read).find(|error| error.kind() == ErrorKind::InvalidArgument)
     }
 
     fn unopened(&self, error: Error) -> Unopened {

@@ -2,19 +2,23 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
+use futures::executor::block_on;
 use tepui_engine::ErrorKind;
+use tepui_engine::cell::RowBatch;
 use tepui_engine::db::Engine;
 use tepui_engine::io::Files;
 use tepui_engine::log::record::RecordWriter;
 use tepui_engine::log::segment::{MAGIC, segment_name};
 use tepui_engine::offline::{self, CatalogReader, RepairOptions};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::harness::tiny_options;
+use crate::harness::{plain_schema, put, tiny_options};
 use crate::offline::{
     Place, check, contents, dir, environment, files_in, flip, largest_value_file, place,
-    read_catalog,
+    place_with_backup, read_catalog,
 };
 
 /// The footer's checksum, as docs/formats-sst.md has it.
@@ -78,6 +82,50 @@ fn an_sst_of_a_later_version_is_left_alone() {
     // Whatever else is damaged.
     flip(&place.files, &files_in(&place.files, "sst")[1], 10);
     assert_left_alone(&place, &path, "an SST beside a damaged one");
+}
+
+#[test]
+fn files_of_a_later_version_that_only_a_backup_keeps_are_left_alone() {
+    for (sub, footer_len) in [("sst", 96), ("values", 48)] {
+        let (place, _) = place_with_backup();
+        let files = files_in(&place.files, sub);
+        let path = files.last().unwrap();
+        of_later_version(&place, path, footer_len);
+        assert_left_alone(&place, path, sub);
+    }
+}
+
+#[test]
+fn a_change_file_of_a_later_version_is_left_alone() {
+    let place = place();
+    let engine = Engine::open(environment(&place.files), dir(), tiny_options()).unwrap();
+    for tablet in engine.tablets() {
+        tablet.set_schema(Arc::new(plain_schema()));
+        tablet.keep_changes(Some(Duration::from_hours(24)));
+    }
+    engine.start().unwrap();
+    let row = Bytes::from(place.rows.keys().next().unwrap().clone());
+    let value = "a quarter of a segment. ".repeat(170);
+    let change = || RowBatch { row: row.clone(), mutations: vec![put(1, "q", 1000, &value)] };
+    let tablet = engine.tablet(place.tablets[0]).unwrap();
+    while engine.change_figures().files < 3 {
+        block_on(tablet.apply(change())).unwrap();
+        // Each segment goes once no tablet needs it.
+        for tablet in engine.tablets() {
+            block_on(tablet.flush()).unwrap();
+        }
+        engine.run_background().unwrap();
+    }
+    engine.close().unwrap();
+    drop((tablet, engine));
+    let files = files_in(&place.files, "changes");
+    let path = files.iter().rfind(|path| path.extension().is_some_and(|end| end == "chg")).unwrap();
+    let mut bytes = place.files.contents(path).unwrap();
+    bytes[8] = 77;
+    let check = xxh3_64(&bytes[..24]);
+    bytes[24..32].copy_from_slice(&check.to_le_bytes());
+    place.files.put_contents(path, bytes);
+    assert_left_alone(&place, path, "a change file");
 }
 
 #[test]

@@ -1533,7 +1533,7 @@ fn inspection_shows_where_a_value_lies_and_what_is_in_its_file() {
 
 /// A place with a backup of both tablets, whose rows were rewritten and compacted since: the backup keeps files that
 /// no tablet names.
-fn place_with_backup() -> (Place, BackupId) {
+pub fn place_with_backup() -> (Place, BackupId) {
     let place = place();
     let engine = Engine::open(environment(&place.files), dir(), tiny_options()).unwrap();
     for tablet in engine.tablets() {
