@@ -99,7 +99,13 @@ pub fn start(env: Env, config: &Config) -> Result<Running> {
         let now = env.clock.now_micros();
         let doubt = Doubt::of(newest, now);
         doubt.tell(newest, now);
-        if doubt == Doubt::Ahead {
+        if config.keep_expired {
+            tracing::info!(
+                "server.keep_expired is set: backups, deleted tables, changes and cells whose time is over stay for {} minutes",
+                CLOCK_DOUBT.as_secs() / 60
+            );
+        }
+        if doubt == Doubt::Ahead || config.keep_expired {
             engine.doubt_clock(CLOCK_DOUBT);
         }
     }

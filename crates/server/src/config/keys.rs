@@ -380,6 +380,15 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        name: "server.keep_expired",
+        default: "false",
+        about: "whether backups, deleted tables, changes and cells whose time is over stay for an hour after the start",
+        set: |config, value| {
+            config.keep_expired = values::boolean(value)?;
+            Ok(())
+        },
+    },
+    Key {
         name: "server.cores",
         default: "0",
         about: "cores that serve requests; 0 means all, but no more than eight, or than one for each 32MiB of memory where that is more; where there are as many as processors, each keeps to one",

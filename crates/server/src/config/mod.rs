@@ -67,6 +67,8 @@ pub struct Config {
     pub allow_remote_plaintext: bool,
     /// Whether tables can only be made, and served, in instances that were created.
     pub strict_instances: bool,
+    /// Whether what time deletes stays for an hour after the start.
+    pub keep_expired: bool,
     /// Cores that serve requests; 0 means all that there is memory for.
     pub cores: usize,
     /// How log lines look.
@@ -104,6 +106,7 @@ impl Config {
             metrics_listen: None,
             allow_remote_plaintext: false,
             strict_instances: false,
+            keep_expired: false,
             cores: 0,
             log_format: LogFormat::Text,
             log_level: "info".to_owned(),
@@ -391,7 +394,7 @@ mod tests {
             background_bytes_per_second = \"100MiB\"\ndelete_bytes_per_second = 0\nrewrite_days = 7\n\
             separate_values_bytes = 0\nio = \"buffered\"\ntiered_tables = \"*/tables/a\"\n\
             [metrics]\nlisten = \"[::1]:10\"\n\
-            [server]\nallow_remote_plaintext = true\nstrict_instances = true\ncores = 3\n\
+            [server]\nallow_remote_plaintext = true\nstrict_instances = true\nkeep_expired = true\ncores = 3\n\
             [logging]\nformat = \"json\"\nlevel = \"debug\"\n";
         let by_file = resolve(&file(text)).unwrap();
         let by_env = resolve(&Inputs {
@@ -425,6 +428,7 @@ mod tests {
                 ("TEPUI_SERVER_STRICT_INSTANCES", "true"),
                 ("TEPUI_SERVER_CORES", "3"),
                 ("TEPUI_LOGGING_FORMAT", "json"),
+                ("TEPUI_SERVER_KEEP_EXPIRED", "true"),
                 ("TEPUI_LOGGING_LEVEL", "debug"),
             ]),
             ..Inputs::default()
@@ -472,6 +476,7 @@ mod tests {
             strict_instances: true,
             cores: 3,
             log_format: LogFormat::Json,
+            keep_expired: true,
             log_level: "debug".to_owned(),
         };
         assert_eq!(by_file.config, expected);

@@ -245,6 +245,50 @@ async fn a_sweep_that_stands_still_does_not_keep_the_server_from_draining() {
     stopping.await.unwrap().unwrap();
 }
 
+/// Waits until the sweeps of a server with metrics have begun that do not wait; its end waits for those.
+async fn sweeps_begun(server: &TestServer) {
+    // Metrics and sweeps are the same thread's: where it has answered in a later millisecond than its first, they have.
+    scrape(server, "/metrics").await;
+    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    scrape(server, "/metrics").await;
+}
+
+#[tokio::test]
+async fn a_start_that_is_told_to_keep_what_has_expired_lets_it_be_had_back() {
+    for keeps in [true, false] {
+        let clock = Arc::new(ManualClock::new(1_767_225_600_000_000));
+        let env = Env { clock: Arc::<ManualClock>::clone(&clock), ..memory() };
+        let server = start(&env).await;
+        server.create(&[]).await;
+        server.set("r", b"v").await.unwrap();
+        let name = TABLE.to_owned();
+        server.tables().delete_table(admin::DeleteTableRequest { name }).await.unwrap();
+        server.stop().await;
+
+        clock.advance_micros(8 * DAY_MICROS);
+        let told = |keeps| {
+            move |config: &mut Config| {
+                serve_metrics(config);
+                config.keep_expired = keeps;
+            }
+        };
+        let server = start_with(&env, told(keeps)).await;
+        sweeps_begun(&server).await;
+        server.stop().await;
+
+        let server = start_with(&env, told(true)).await;
+        let name = TABLE.to_owned();
+        let undeleted = server.tables().undelete_table(admin::UndeleteTableRequest { name }).await;
+        if keeps {
+            undeleted.unwrap();
+            assert_eq!(server.rows().await.unwrap(), [row("r", b"v")]);
+        } else {
+            assert_eq!(undeleted.unwrap_err().code(), Code::NotFound);
+        }
+        server.stop().await;
+    }
+}
+
 #[tokio::test]
 async fn a_clock_that_was_wrong_at_one_start_costs_no_deleted_table() {
     let clock = Arc::new(ManualClock::new(1_767_225_600_000_000));
@@ -258,11 +302,7 @@ async fn a_clock_that_was_wrong_at_one_start_costs_no_deleted_table() {
 
     clock.set_wall_micros(1_767_225_600_000_000 + 40 * DAY_MICROS as i64);
     let server = start_with(&env, serve_metrics).await;
-    // Metrics and sweeps are the same thread's: where it has answered in a later millisecond than its first, the sweeps have begun
-    // that do not wait. The end waits for those.
-    scrape(&server, "/metrics").await;
-    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    scrape(&server, "/metrics").await;
+    sweeps_begun(&server).await;
     server.stop().await;
 
     clock.set_wall_micros(1_767_225_600_000_000 + DAY_MICROS as i64);
