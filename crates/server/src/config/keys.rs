@@ -422,8 +422,20 @@ pub const KEYS: &[Key] = &[
     },
 ];
 
+/// What a value that follows from others, or from the machine, has come to; `None` of one that is what it says.
+pub(super) fn comes_to(name: &str, value: &str, config: &Config, cores: usize) -> Option<String> {
+    match (name, value) {
+        ("memory", value) if value.ends_with('%') => {
+            Some(format!("{}MiB", config.budget.total_bytes >> 20))
+        }
+        ("server.cores", "0") => Some(cores.to_string()),
+        (_, AUTO) => Some(auto_value(name, config)),
+        _ => None,
+    }
+}
+
 /// What a key that is "auto" has come to.
-pub(super) fn auto_value(name: &str, config: &Config) -> String {
+fn auto_value(name: &str, config: &Config) -> String {
     let engine = &config.engine;
     match name {
         "log.segment_bytes" => values::size_text(engine.log_segment_bytes),

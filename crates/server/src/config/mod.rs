@@ -311,12 +311,14 @@ pub fn resolve(inputs: &Inputs) -> Result<Effective> {
     {
         problems.push(what);
     }
-    for setting in &mut settings {
-        if setting.value == AUTO {
-            setting.value = format!("{AUTO}: {}", keys::auto_value(setting.key.name, &config));
-        }
-    }
     if problems.is_empty() {
+        let cores = config.cores_within(config.budget.total_bytes, inputs.processors);
+        for setting in &mut settings {
+            let value = setting.value.trim();
+            if let Some(comes_to) = keys::comes_to(setting.key.name, value, &config, cores) {
+                setting.value = format!("{value}: {comes_to}");
+            }
+        }
         return Ok(Effective { config, settings, warnings });
     }
     Err(Error::invalid_argument(problems.join("\n")))
@@ -426,9 +428,9 @@ mod tests {
                 ("TEPUI_METRICS_LISTEN", "[::1]:10"),
                 ("TEPUI_SERVER_ALLOW_REMOTE_PLAINTEXT", "true"),
                 ("TEPUI_SERVER_STRICT_INSTANCES", "true"),
+                ("TEPUI_SERVER_KEEP_EXPIRED", "true"),
                 ("TEPUI_SERVER_CORES", "3"),
                 ("TEPUI_LOGGING_FORMAT", "json"),
-                ("TEPUI_SERVER_KEEP_EXPIRED", "true"),
                 ("TEPUI_LOGGING_LEVEL", "debug"),
             ]),
             ..Inputs::default()
@@ -474,9 +476,9 @@ mod tests {
             metrics_listen: Some("[::1]:10".parse().unwrap()),
             allow_remote_plaintext: true,
             strict_instances: true,
+            keep_expired: true,
             cores: 3,
             log_format: LogFormat::Json,
-            keep_expired: true,
             log_level: "debug".to_owned(),
         };
         assert_eq!(by_file.config, expected);
@@ -498,6 +500,7 @@ mod tests {
         assert!(shown("engine.memtable_bytes").starts_with("auto: 64MiB"));
         assert_eq!(shown("log.changes_bytes_max"), "auto: 64GiB, 1/4 of the disk at most");
         assert!(effective.settings.iter().all(|s| !s.value.ends_with("auto: ")));
+        assert_eq!(shown("memory"), "50%: 2047MiB");
         inputs.machine_bytes = Some(1 << 30);
         let told = problems(&inputs);
         assert!(told.starts_with("memory: ") && told.contains("at least"), "{told}");
@@ -525,6 +528,20 @@ mod tests {
         assert!(cache(32, None) < all, "they are as they were set");
         let problems = problems(&file("memory = \"512MiB\"\n[server]\ncores = 512\n"));
         assert!(problems.starts_with("memory: ") && problems.contains("at least"), "{problems}");
+    }
+
+    #[test]
+    fn memory_and_cores_are_shown_as_what_they_come_to_unless_they_are_set() {
+        let shown = |text: &str| {
+            let inputs =
+                Inputs { machine_bytes: Some(1 << 30), processors: Some(64), ..file(text) };
+            let settings = resolve(&inputs).unwrap().settings;
+            ["memory", "server.cores"]
+                .map(|name| settings.iter().find(|s| s.key.name == name).unwrap().value.clone())
+        };
+        assert_eq!(shown(""), ["60%: 614MiB", "0: 19"], "a core for each 32 MiB");
+        let set = "memory = \"900MiB\"\n[server]\ncores = 2\n";
+        assert_eq!(shown(set), ["900MiB", "2"]);
     }
 
     #[test]
