@@ -24,7 +24,9 @@ use crate::identity;
 use crate::io::{Clock, Env, Files, IoFigures, JoinHandle};
 use crate::layout::{Layout, parse_number};
 use crate::log::{CommitPipeline, Hlc, LocalLog, LogFigures, LogOptions, ReplayProgress};
-use crate::manifest::{LocalMetaStore, MetaStore, TabletManifest, VersionEdit};
+use crate::manifest::{
+    LocalMetaStore, META_BYTES_MAX, META_RESERVE_BYTES, MetaStore, TabletManifest, VersionEdit,
+};
 use crate::memtable::MemtableMemory;
 use crate::offline::{CatalogReader, of_other_user};
 use crate::sst::IndexMemory;
@@ -296,9 +298,9 @@ impl Engine {
             .collect();
         let end = || {
             check_versions(tablets.values())?;
+            backups.check_versions(&core.store)?;
             core.changes.keep_list(&core)?;
             // A start that is refused has removed nothing: what nothing names may be all that is left of what is damaged.
-            backups.check_versions(&core.store)?;
             let files = core.env.files.as_ref();
             for id in &unfinished {
                 remove_tablet(files, &core.layout.tablet(*id))?;
@@ -474,6 +476,11 @@ impl Engine {
     /// The durable key-value store for the catalog. A commit that fails on the disk makes the engine read-only.
     pub fn meta(&self) -> Arc<dyn MetaStore> {
         Arc::new(CatalogStore::new(Arc::clone(&self.core), Arc::clone(&self.meta)))
+    }
+
+    /// Bytes of the catalog, and from how many on what creates something there is refused.
+    pub fn catalog_bytes(&self) -> (u64, u64) {
+        (self.meta.bytes(), META_BYTES_MAX - META_RESERVE_BYTES)
     }
 
     /// The clock that the engine was given.

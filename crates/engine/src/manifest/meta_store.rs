@@ -300,6 +300,11 @@ impl LocalMetaStore {
         self.closed.store(true, Ordering::Release);
     }
 
+    /// Bytes of all entries, of the [`META_BYTES_MAX`] that they may have.
+    pub fn bytes(&self) -> u64 {
+        self.state().bytes
+    }
+
     /// The revision of the newest commit; 0 before the first.
     pub fn revision(&self) -> u64 {
         self.state().revision

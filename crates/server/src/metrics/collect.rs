@@ -164,7 +164,11 @@ impl Sources {
         out.gauges(
             ("read_only", "1 where a failed write has made the server read-only, with the reason"),
             [(label("reason", reason), read_only)],
-        )
+        )?;
+        let (bytes, bytes_max) = self.engine.catalog_bytes();
+        out.gauge("catalog_bytes", "bytes of the catalog's entries", bytes as f64)?;
+        let help = "bytes of the catalog from which on what creates something there is refused";
+        out.gauge("catalog_bytes_max", help, bytes_max as f64)
     }
 
     fn rpcs(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {

@@ -243,9 +243,24 @@ async fn metrics_tell_what_a_server_did_and_every_name_is_documented() {
     assert!(metrics.ends_with("# EOF\n"));
     let documented = include_str!("../../../../docs/operations.md");
     let names = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE "));
-    for name in names.map(|line| line.split(' ').next().unwrap()) {
-        assert!(documented.contains(&format!("`{name}`")), "{name} is not in docs/operations.md");
+    for (name, kind) in names.map(|line| line.split_once(' ').unwrap()) {
+        let row = documented.lines().find(|line| {
+            let first = line.strip_prefix("| ").and_then(|row| row.split(" | ").next());
+            first.is_some_and(|first| first.contains(&format!("`{name}`")))
+        });
+        let row = row.unwrap_or_else(|| panic!("{name} is not in docs/operations.md"));
+        let told = row.split(" | ").nth(1).unwrap();
+        assert_eq!(told, kind, "the type of {name} in docs/operations.md");
+        if kind == "histogram" {
+            let ends = bucket_ends(&metrics, name);
+            assert!(
+                documented.contains(&format!("`{name}` ends its buckets at {ends} and `+Inf`")),
+                "{ends}"
+            );
+        }
     }
+    assert!(sample(&metrics, "tepui_catalog_bytes") > 0);
+    assert_eq!(sample(&metrics, "tepui_catalog_bytes_max"), 248 << 20);
     assert!(scrape(&server, "/health").await.0.contains("200"));
     assert!(scrape(&server, "/").await.0.contains("404"));
     for (path, status) in [("/health", "200"), ("/metrics", "200"), ("/", "404")] {
@@ -254,6 +269,23 @@ async fn metrics_tell_what_a_server_did_and_every_name_is_documented() {
     }
     assert!(ask_metrics(&server, "POST", "/health").await.0.contains("405"));
     server.stop().await;
+}
+
+/// The ends of a histogram's buckets but the last, as the documentation has them.
+fn bucket_ends(metrics: &str, name: &str) -> String {
+    let prefix = format!("{name}_bucket{{");
+    let mut ends: Vec<f64> = Vec::new();
+    for line in metrics.lines().filter(|line| line.starts_with(&prefix)) {
+        let end = line.split_once("le=\"").and_then(|(_, rest)| rest.split_once('"')).unwrap().0;
+        let end = end.parse::<f64>().unwrap();
+        if end.is_infinite() {
+            // What follows is of other labels.
+            break;
+        }
+        ends.push(end);
+    }
+    let ends: Vec<String> = ends.into_iter().map(|end| end.to_string()).collect();
+    ends.join(", ")
 }
 
 #[tokio::test]
