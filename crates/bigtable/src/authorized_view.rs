@@ -14,7 +14,8 @@
 //! could change, not what it finds. So `DeleteFromFamily` needs every qualifier of the family, and
 //! `DeleteFromRow`, which takes in families that do not exist yet, is never within a view.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Bound;
 
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2::authorized_view::{
@@ -25,7 +26,7 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::mutation::Mutatio
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::value::Kind as ValueKind;
 use prost::Message as _;
 use tepui_engine::cell::RowRange;
-use tepui_engine::read::FamilyProjection;
+use tepui_engine::read::{FamilyProjection, QualifierRange, Qualifiers};
 
 use crate::error::{Error, Result, Shown, ShownBytes};
 use crate::filter::Filter;
@@ -38,13 +39,23 @@ use crate::schema::FamilyNames;
 /// through on every request.
 pub const SUBSET_VIEW_BYTES_MAX: usize = 64 << 10;
 
+/// Row prefixes, families, qualifiers and prefixes of these of a view, together, at most, where a client sets them. Each has a place of 32 bytes in memory
+/// and, compiled, of up to 200, whatever it has on the wire, where two suffice. So a view takes no more than a megabyte; with fewer, views that
+/// somebody means, of thousands of columns each named, would be refused. One that was stored with more, which its bytes bound, stays as it is.
+pub const SUBSET_VIEW_PARTS_MAX: usize = 4_096;
+
+/// Bytes of a bound that is made for a view, beside those of its key: of two allocations, of which one counts who shares it.
+const BOUND_BYTES: usize = 48;
+
 /// A view, ready to be asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthorizedView {
     /// The rows: sorted and disjoint.
     rows: Vec<RowRange>,
-    /// By name: the qualifiers, a list of ranges.
-    families: BTreeMap<String, Vec<ByteRange>>,
+    /// By name: the qualifiers; `None` where there is none.
+    families: BTreeMap<String, Option<Qualifiers>>,
+    /// See [`Self::bytes`].
+    bytes: usize,
 }
 
 impl AuthorizedView {
@@ -69,7 +80,22 @@ impl AuthorizedView {
             limits::check_family_name(name)?;
             families.insert(name.clone(), qualifiers(columns)?);
         }
-        Ok(Self { rows: rows(&subset.row_prefixes), families })
+        let rows = rows(&subset.row_prefixes);
+        let of_rows: usize = rows.iter().map(row_range_bytes).sum();
+        let of_families = families.iter().map(|(name, qualifiers)| {
+            let ranges = qualifiers.iter().flat_map(|qualifiers| qualifiers.iter());
+            size_of::<(String, Option<Qualifiers>)>()
+                + name.len()
+                + ranges.map(qualifier_range_bytes).sum::<usize>()
+        });
+        // What is shared with the stored view keeps that in memory.
+        let bytes = bytes + size_of::<Self>() + of_rows + of_families.sum::<usize>();
+        Ok(Self { rows, families, bytes })
+    }
+
+    /// Bytes that it takes, and that whatever was made of it may keep.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// The names of the families that it lets through at least in part.
@@ -85,12 +111,7 @@ impl AuthorizedView {
     /// The columns that it lets through, of the families that there are; by ascending family.
     pub(crate) fn columns(&self, names: &FamilyNames) -> Vec<FamilyProjection> {
         let seen = names.iter().filter_map(|(family, name)| {
-            let qualifiers = self.families.get(name).filter(|list| !list.is_empty())?;
-            let qualifiers = if range::is_all(qualifiers) {
-                Vec::new()
-            } else {
-                qualifiers.iter().map(|range| (range.start.clone(), range.end.clone())).collect()
-            };
+            let qualifiers = self.families.get(name)?.clone()?;
             Some(FamilyProjection { family, qualifiers })
         });
         seen.collect()
@@ -133,7 +154,7 @@ impl AuthorizedView {
                 self.check_column(&delete.family_name, &delete.column_qualifier)
             }
             Some(Mutation::DeleteFromFamily(delete)) => {
-                if range::is_all(self.family(&delete.family_name)?) {
+                if self.family(&delete.family_name)?.is_some_and(|seen| seen.is_empty()) {
                     return Ok(());
                 }
                 Err(outside(&format!(
@@ -149,7 +170,7 @@ impl AuthorizedView {
 
     /// Refuses a column outside.
     pub(crate) fn check_column(&self, family: &str, qualifier: &[u8]) -> Result<()> {
-        if range::contains(self.family(family)?, qualifier) {
+        if self.family(family)?.is_some_and(|seen| seen.contains(qualifier)) {
             return Ok(());
         }
         Err(outside(&format!("column '{family}:{}' is", ShownBytes(qualifier))))
@@ -162,14 +183,20 @@ impl AuthorizedView {
         }
     }
 
-    fn family(&self, name: &str) -> Result<&[ByteRange]> {
-        let found = self.families.get(name).map(Vec::as_slice);
+    fn family(&self, name: &str) -> Result<Option<&Qualifiers>> {
+        let found = self.families.get(name).map(Option::as_ref);
         found.ok_or_else(|| outside(&format!("column family {} is", Shown(name))))
+    }
+
+    /// The last of its ranges that begins before this one ends: ranges are sorted and disjoint, so it reaches furthest into it.
+    fn last_begun(&self, range: &RowRange) -> Option<&RowRange> {
+        let begun = self.rows.partition_point(|own| range.end.is_empty() || own.start < range.end);
+        begun.checked_sub(1).and_then(|at| self.rows.get(at))
     }
 
     /// Whether it has any of these rows.
     pub(crate) fn overlaps(&self, range: &RowRange) -> bool {
-        self.rows.iter().any(|own| own.overlaps(range))
+        self.last_begun(range).is_some_and(|own| own.overlaps(range))
     }
 
     /// The samples of a table that divide the view. A key beyond the view's rows, which may be a row's, is replaced by
@@ -183,11 +210,7 @@ impl AuthorizedView {
         let mut bytes = 0_i64;
         for sample in samples {
             let part = RowRange::new(part_start, sample.row_key.clone());
-            // Ranges are sorted and disjoint: the last that begins before the part ends reaches furthest into it.
-            let begun =
-                self.rows.partition_point(|range| part.end.is_empty() || range.start < part.end);
-            let last = begun.checked_sub(1).and_then(|at| self.rows.get(at));
-            let last = last.map(|range| range.intersect(&part));
+            let last = self.last_begun(&part).map(|range| range.intersect(&part));
             if let Some(last) = last.filter(|both| !both.is_empty()) {
                 bytes = bytes.saturating_add(sample.offset_bytes.saturating_sub(before));
                 kept.push(v2::SampleRowKeysResponse { row_key: last.end, offset_bytes: bytes });
@@ -210,14 +233,78 @@ fn rows(prefixes: &[Bytes]) -> Vec<RowRange> {
     ranges.into_iter().map(ByteRange::into_row_range).collect()
 }
 
-/// The qualifiers of a family that a view lets through.
-fn qualifiers(columns: &FamilySubsets) -> Result<Vec<ByteRange>> {
+/// Refuses a definition that a client sends and that says something twice, to no purpose, or has more parts than [`SUBSET_VIEW_PARTS_MAX`], at a
+/// cost in memory that its bytes do not tell: `INVALID_ARGUMENT`. What it has of the one `before` may stay.
+pub fn check_parts(subset: &SubsetView, before: Option<&SubsetView>) -> Result<()> {
+    fn parts(subset: &SubsetView) -> usize {
+        let of_family = |columns: &FamilySubsets| {
+            1 + columns.qualifiers.len() + columns.qualifier_prefixes.len()
+        };
+        subset.row_prefixes.len() + subset.family_subsets.values().map(of_family).sum::<usize>()
+    }
+    let count = parts(subset);
+    if count > SUBSET_VIEW_PARTS_MAX && count > before.map_or(0, parts) {
+        let what = format!(
+            "has {count} row_prefixes, families, qualifiers and qualifier_prefixes; limit {SUBSET_VIEW_PARTS_MAX}: \
+             divide it into several views, or name what they have in common by prefixes"
+        );
+        return Err(Error::field("subset_view", what));
+    }
+    if before.is_none_or(|before| before.row_prefixes != subset.row_prefixes) {
+        check_distinct("row_prefixes", &subset.row_prefixes)?;
+    }
+    for (family, columns) in &subset.family_subsets {
+        if before.and_then(|before| before.family_subsets.get(family)) == Some(columns) {
+            continue;
+        }
+        let of = |field: &str| format!("family_subsets[{family:?}].{field}");
+        check_distinct(&of("qualifiers"), &columns.qualifiers)?;
+        check_distinct(&of("qualifier_prefixes"), &columns.qualifier_prefixes)?;
+    }
+    Ok(())
+}
+
+fn check_distinct(field: &str, all: &[Bytes]) -> Result<()> {
+    let mut seen = HashSet::with_capacity(all.len());
+    match all.iter().find(|one| !seen.insert(*one)) {
+        None => Ok(()),
+        Some(twice) => {
+            Err(Error::field(field, format!("has '{}' more than once", ShownBytes(twice))))
+        }
+    }
+}
+
+/// Bytes of a range of rows, which is of a prefix.
+fn row_range_bytes(range: &RowRange) -> usize {
+    size_of::<RowRange>() + range.start.len() + range.end.len() + 2 * BOUND_BYTES
+}
+
+/// Bytes of a range of qualifiers. One of a single qualifier has that in common with the stored view.
+fn qualifier_range_bytes(range: &QualifierRange) -> usize {
+    let own = |bound: &Bound<Bytes>| match bound {
+        Bound::Included(key) | Bound::Excluded(key) => key.len() + BOUND_BYTES,
+        Bound::Unbounded => 0,
+    };
+    let is_one = matches!(range, (Bound::Included(start), Bound::Included(end)) if start == end);
+    let keys = if is_one { 0 } else { own(&range.0) + own(&range.1) };
+    size_of::<QualifierRange>() + keys
+}
+
+/// The qualifiers of a family that a view lets through; `None` for none.
+fn qualifiers(columns: &FamilySubsets) -> Result<Option<Qualifiers>> {
     for qualifier in columns.qualifiers.iter().chain(&columns.qualifier_prefixes) {
         limits::check_qualifier(qualifier)?;
     }
     let exact = columns.qualifiers.iter().cloned().map(ByteRange::point);
     let open = columns.qualifier_prefixes.iter().map(|prefix| ByteRange::prefix(prefix));
-    Ok(range::union(exact.chain(open).collect()))
+    let list = range::union(exact.chain(open).collect());
+    Ok(if range::is_all(&list) {
+        Some(Qualifiers::ALL)
+    } else if list.is_empty() {
+        None
+    } else {
+        Some(list.into_iter().map(|range| (range.start, range.end)).collect())
+    })
 }
 
 /// Refuses what a view does not let through. What is not even a row key is left to be refused for that.

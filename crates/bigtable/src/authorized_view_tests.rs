@@ -170,6 +170,69 @@ fn a_view_that_no_table_can_have_is_refused() {
     }
 }
 
+/// A definition with these row prefixes and, of `f`, these qualifiers and prefixes of them.
+fn defined(
+    prefixes: &[&'static str],
+    qualifiers: &[&'static str],
+    open: &[&'static str],
+) -> SubsetView {
+    subset(prefixes, &[("f", qualifiers, open)])
+}
+
+#[test]
+fn what_a_new_definition_says_twice_is_refused_and_what_was_stored_stays() {
+    for (twice, text) in [
+        (defined(&["a", "b", "a"], &[], &[]), "'row_prefixes' : has 'a' more than once"),
+        (defined(&["", ""], &[], &[]), "'row_prefixes' : has '' more than once"),
+        (defined(&["a"], &["q", "q"], &[]), "'family_subsets[\"f\"].qualifiers' : has 'q'"),
+        (defined(&["a"], &[], &["", "p", ""]), "'family_subsets[\"f\"].qualifier_prefixes'"),
+    ] {
+        let error = check_parts(&twice, None).unwrap_err();
+        assert_eq!(error.kind(), Code::InvalidArgument);
+        assert!(error.message().contains(text), "{error}");
+        AuthorizedView::compile(&twice).unwrap();
+        check_parts(&twice, Some(&twice)).unwrap();
+    }
+    check_parts(&defined(&["", "a"], &["q", ""], &["q", ""]), None).unwrap();
+    // What an update leaves alone may be as it is; what it sets may not.
+    let before = defined(&["a", "a"], &["q"], &[]);
+    check_parts(&defined(&["a", "a"], &["q", "r"], &[]), Some(&before)).unwrap();
+    let error = check_parts(&defined(&["a", "a"], &["r", "r"], &[]), Some(&before)).unwrap_err();
+    assert!(error.message().contains("qualifiers"), "{error}");
+}
+
+#[test]
+fn a_new_definition_has_a_limit_on_its_parts_and_one_that_was_stored_may_have_more() {
+    let of = |count: usize| SubsetView {
+        row_prefixes: (0..count).map(|i| Bytes::from(i.to_string())).collect(),
+        ..SubsetView::default()
+    };
+    check_parts(&of(SUBSET_VIEW_PARTS_MAX), None).unwrap();
+    let many = of(SUBSET_VIEW_PARTS_MAX + 2);
+    let error = check_parts(&many, None).unwrap_err();
+    assert_eq!(error.kind(), Code::InvalidArgument);
+    assert!(error.message().contains("has 4098 row_prefixes"), "{error}");
+    assert!(error.message().contains("limit 4096"), "{error}");
+    AuthorizedView::compile(&many).unwrap();
+    check_parts(&of(SUBSET_VIEW_PARTS_MAX + 1), Some(&many)).unwrap();
+    check_parts(&of(SUBSET_VIEW_PARTS_MAX + 3), Some(&many)).unwrap_err();
+}
+
+#[test]
+fn the_largest_view_that_is_taken_is_a_megabyte_at_most() {
+    // As long as the definition may be, and as many.
+    let long = |i: usize| Bytes::from(format!("{:012}", 2 * i + 1));
+    let columns =
+        FamilySubsets { qualifier_prefixes: (0..2_000).map(long).collect(), ..Default::default() };
+    let view = SubsetView {
+        row_prefixes: (0..2_000).map(long).collect(),
+        family_subsets: [("f".to_owned(), columns)].into(),
+    };
+    check_parts(&view, None).unwrap();
+    let bytes = AuthorizedView::compile(&view).unwrap().bytes();
+    assert!((500_000..1 << 20).contains(&bytes), "{bytes}");
+}
+
 #[test]
 fn columns_are_those_of_families_that_there_are() {
     let names = {
@@ -237,5 +300,18 @@ proptest! {
         prop_assert_eq!(view.check_column("f", qualifier.as_bytes()).is_ok(), column_within);
         let spans = view.narrow(&[RowSpan::Row(Bytes::from(row))]);
         prop_assert_eq!(spans.len(), usize::from(row_within));
+    }
+
+    #[test]
+    fn a_range_overlaps_where_one_of_the_views_ranges_does(
+        prefixes in prop::collection::vec("[a-c]{0,3}", 0..6),
+        start in "[a-d]{0,3}",
+        end in "[a-d]{0,3}",
+    ) {
+        let row_prefixes = prefixes.into_iter().map(Bytes::from).collect();
+        let subset = SubsetView { row_prefixes, ..SubsetView::default() };
+        let view = AuthorizedView::compile(&subset).unwrap();
+        let range = RowRange::new(start, end);
+        prop_assert_eq!(view.overlaps(&range), view.rows.iter().any(|own| own.overlaps(&range)));
     }
 }

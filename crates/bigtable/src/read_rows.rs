@@ -21,7 +21,7 @@ use futures::stream::FuturesOrdered;
 use tepui_engine::aside::Aside;
 use tepui_engine::cell::{PinnedRow, ReadRow, Row, RowRange};
 use tepui_engine::io::{Clock, Rng};
-use tepui_engine::read::{FamilyProjection, Projection, RowStream};
+use tepui_engine::read::{Projection, RowStream};
 use tepui_engine::tablet::{ReadView, ScanOptions, Tablet, TabletId};
 
 use crate::activity;
@@ -140,6 +140,8 @@ impl Seen {
 pub(crate) struct Plan {
     /// What of which tablet.
     pub pieces: Pieces<Arc<Tablet>>,
+    /// How many rows and ranges the request has, whose pieces are counted with it.
+    pub asked: usize,
     /// The cells that are wanted.
     pub selection: Selection,
     /// The names of the table's families.
@@ -169,10 +171,13 @@ pub struct ReadRows {
     tablet: Option<TabletId>,
     /// Where long rows are filtered and made into messages, and large messages put together.
     aside: Aside,
+    /// Bytes of the pieces beyond those that the request has: by its view, its filter and its table's tablets it may be of many more.
+    more_pieces_bytes: usize,
 }
 
 impl ReadRows {
     pub(crate) fn new(plan: Plan) -> Self {
+        let more_pieces = plan.pieces.capacity().saturating_sub(plan.asked.max(1));
         let Plan { pieces, selection, families, rng, reverse, .. } = plan;
         let reader = RowReader::new(pieces, reverse, selection.projection());
         let chunker = Chunker::new(families, plan.large_rows);
@@ -189,6 +194,7 @@ impl ReadRows {
             turn: Turn::default(),
             tablet: None,
             aside: Aside::default(),
+            more_pieces_bytes: more_pieces * size_of::<Piece<Arc<Tablet>>>(),
         }
     }
 
@@ -342,10 +348,10 @@ impl ReadRows {
         }
     }
 
-    /// Bytes of what its filter was compiled to, and may build while it runs: it has them until it is dropped, but for what is built, which goes where it is
-    /// suspended.
+    /// Bytes of what its filter was compiled to, and may build while it runs, and of what its view and its filter make of its rows and columns: it has
+    /// them until it is dropped, but for what is built, which goes where it is suspended.
     pub fn filter_bytes(&self) -> usize {
-        self.responder.selection.filter_bytes()
+        self.responder.selection.filter_bytes() + self.more_pieces_bytes
     }
 
     /// Lets go of what the engine holds for this read: memtables and files of the moment at which it began, blocks,
@@ -625,10 +631,9 @@ async fn read_point(
     })
 }
 
-/// Bytes of the ranges of columns in it.
+/// Bytes of it that a copy has for itself.
 fn projection_bytes(projection: &Projection) -> usize {
-    let columns = projection.families.iter().flatten();
-    columns.map(|family| 1 + family.qualifiers.len()).sum::<usize>() * size_of::<FamilyProjection>()
+    projection.families.as_deref().map_or(0, size_of_val)
 }
 
 fn value_bytes<C: RowCell>(cells: &[C]) -> usize {

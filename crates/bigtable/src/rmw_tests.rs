@@ -173,8 +173,8 @@ fn only_the_newest_cells_of_the_named_columns_are_read() {
     assert_eq!(
         projection.families,
         Some(vec![
-            FamilyProjection { family: F, qualifiers: vec![exactly("a"), exactly("z")] },
-            FamilyProjection { family: G, qualifiers: vec![exactly("b")] },
+            FamilyProjection { family: F, qualifiers: vec![exactly("a"), exactly("z")].into() },
+            FamilyProjection { family: G, qualifiers: vec![exactly("b")].into() },
         ])
     );
     assert_eq!(projection.versions_max, 1);

@@ -6,7 +6,7 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use tepui_engine::aside::{Aside, carry_out_slow};
 use tepui_engine::cell::{FamilyId, PinnedRow, ReadRow, Row};
 use tepui_engine::io::Rng;
-use tepui_engine::read::{FamilyProjection, Projection};
+use tepui_engine::read::{FamilyProjection, Projection, QualifierRange};
 use tepui_engine::tablet::TabletId;
 
 use crate::authorized_view::AuthorizedView;
@@ -72,6 +72,8 @@ pub struct Selection {
     filter: Option<Filter>,
     /// The columns that a view lets through; `None` without one.
     within: Option<Vec<FamilyProjection>>,
+    /// Bytes of the view, which may be kept by this alone: it may have been changed, or deleted, since.
+    view_bytes: usize,
     projection: Projection,
 }
 
@@ -95,12 +97,13 @@ impl Selection {
             Some(filter) => filter.projection(families.iter().collect(), within.as_deref()),
             None => everything(within.clone()),
         };
-        Ok(Self { filter, within, projection })
+        let view_bytes = view.map_or(0, AuthorizedView::bytes);
+        Ok(Self { filter, within, view_bytes, projection })
     }
 
     /// Every cell.
     pub(crate) fn everything() -> Self {
-        Self { filter: None, within: None, projection: everything(None) }
+        Self { filter: None, within: None, view_bytes: 0, projection: everything(None) }
     }
 
     /// Compiles the filter of a predicate, of which only matters whether any cell passes; without
@@ -128,9 +131,25 @@ impl Selection {
         self.projection = Projection { values, ..everything(self.within.clone()) };
     }
 
-    /// Bytes of what the filter was compiled to, and may build while it runs.
+    /// Bytes of what the filter was compiled to, and may build while it runs, of the view, and of the columns that the engine is asked for.
     pub(crate) fn filter_bytes(&self) -> usize {
-        self.filter.as_ref().map_or(0, Filter::compiled_bytes)
+        let compiled = self.filter.as_ref().map_or(0, Filter::compiled_bytes);
+        compiled + self.view_bytes + self.column_bytes()
+    }
+
+    /// Bytes of the lists of columns, but for the ranges that the view has too.
+    fn column_bytes(&self) -> usize {
+        let within = self.within.as_deref().unwrap_or_default();
+        let is_shared = |column: &FamilyProjection| {
+            let at = within.binary_search_by_key(&column.family, |column| column.family);
+            let of_view = at.ok().and_then(|at| within.get(at));
+            of_view.is_some_and(|other| column.qualifiers.as_ptr() == other.qualifiers.as_ptr())
+        };
+        let asked = self.projection.families.as_deref().unwrap_or_default();
+        let own = asked.iter().filter(|column| !is_shared(column));
+        let ranges: usize = own.map(|column| column.qualifiers.len()).sum();
+        let columns = within.len() + asked.len();
+        columns * size_of::<FamilyProjection>() + ranges * size_of::<QualifierRange>()
     }
 
     /// Lets go of what the filter has built while it ran.

@@ -445,6 +445,7 @@ impl Table {
     ) -> Result<ReadRows> {
         let rows_limit = rows_limit(request.rows_limit)?;
         let spans = rowset::normalize(request.rows.as_ref())?;
+        let asked = spans.len();
         let spans = match view {
             Some(view) => view.narrow(&spans),
             None => spans,
@@ -459,6 +460,7 @@ impl Table {
         let pieces = self.tablets.lay_out(&selection.narrow(spans), request.reversed);
         Ok(ReadRows::new(Plan {
             pieces,
+            asked,
             selection,
             families,
             rng: Arc::clone(&self.rng),
@@ -531,7 +533,7 @@ pub struct Check {
 }
 
 impl Check {
-    /// Bytes of what its predicate was compiled to, and may build while it runs.
+    /// Bytes of what its predicate was compiled to, and may build while it runs, and of its view.
     pub fn filter_bytes(&self) -> usize {
         self.predicate.filter_bytes()
     }

@@ -1790,6 +1790,71 @@ async fn a_read_through_a_view_finds_what_the_view_has() {
     }
 }
 
+/// A view of so many row prefixes, and of so many qualifiers of `f`, of two bytes each.
+fn large_view(prefixes: u16, qualifiers: u16) -> AuthorizedView {
+    // Of each two neighbours, so that no two ranges touch.
+    let keys = |count: u16| (0..count).map(|i| Bytes::from((2 * i + 1).to_be_bytes().to_vec()));
+    let columns = match qualifiers {
+        0 => FamilySubsets { qualifiers: vec![], qualifier_prefixes: vec![Bytes::new()] },
+        count => FamilySubsets { qualifiers: keys(count).collect(), qualifier_prefixes: vec![] },
+    };
+    let row_prefixes = if prefixes == 0 { vec![Bytes::new()] } else { keys(prefixes).collect() };
+    let family_subsets = [("f".to_owned(), columns)].into();
+    AuthorizedView::compile(&SubsetView { row_prefixes, family_subsets }).unwrap()
+}
+
+#[tokio::test]
+async fn what_a_view_makes_of_a_read_is_told_with_its_filter() {
+    use v2::row_filter::Filter;
+    let fixture = Fixture::for_view().await;
+    let bytes = |view: Option<&AuthorizedView>, request: v2::ReadRowsRequest| {
+        let request = request.encode_to_vec();
+        let request = WithFilter::<v2::ReadRowsRequest>::decode(request.as_slice()).unwrap();
+        let whole = chunk::LargeRows::Split;
+        fixture.table.read_rows_encoded(&request, whole, view).unwrap().filter_bytes()
+    };
+    let all = v2::ReadRowsRequest::default;
+    assert!(bytes(None, all()) < 1_000);
+    assert!(bytes(Some(&view()), all()) < 2_000);
+
+    // A range of qualifiers is two keys and what they are to it.
+    let of_range = size_of::<tepui_engine::read::QualifierRange>();
+    let columns = large_view(0, 16_000);
+    let read = bytes(Some(&columns), all());
+    assert!((16_000 * of_range..17_000 * (of_range + 4)).contains(&read), "{read}");
+    // With half of them it asks the engine for other columns than the view has.
+    let half = Filter::ColumnRangeFilter(v2::ColumnRange {
+        family_name: "f".to_owned(),
+        start_qualifier: None,
+        end_qualifier: Some(v2::column_range::EndQualifier::EndQualifierOpen(
+            16_000_u16.to_be_bytes().to_vec().into(),
+        )),
+    });
+    let halved = bytes(Some(&columns), filtered(half));
+    assert!(halved >= read + 8_000 * of_range, "{halved} and {read}");
+    let kept = bytes(Some(&columns), filtered(Filter::ValueRegexFilter("x".into())));
+    assert!(kept < read + 8_000 * of_range, "the columns are those of the view: {kept}");
+
+    // So is a range of rows, and a piece of a tablet is one with its tablet.
+    let of_range = size_of::<RowRange>();
+    let rows = large_view(16_000, 0);
+    let read = bytes(Some(&rows), all());
+    assert!((2 * 16_000 * of_range..10 * 16_000 * of_range).contains(&read), "{read}");
+    let one = v2::ReadRowsRequest { rows: row_set(&["r11"], &[]), ..Default::default() };
+    assert!(bytes(Some(&rows), one) + 16_000 * of_range < read, "a read of one row has one piece");
+
+    let check = |view: &AuthorizedView| {
+        let request = v2::CheckAndMutateRowRequest {
+            row_key: vec![0, 1].into(),
+            true_mutations: mutations(vec![set("f", "\0\u{1}", 0, "x")]),
+            ..Default::default()
+        };
+        let request = WithFilter { request: WithOrigins(request), filter: None };
+        fixture.table.check(&request, Some(view)).unwrap().filter_bytes()
+    };
+    assert!(check(&columns) > 16_000 * size_of::<tepui_engine::read::QualifierRange>());
+}
+
 #[tokio::test]
 async fn a_filter_that_asks_for_families_outside_of_the_view_is_refused() {
     use v2::row_filter::Filter;

@@ -56,7 +56,13 @@ pub const LABEL_BYTES_MAX: usize = 128;
 /// Authorized views of a table, at most. Bigtable is made for thousands; all of them are in memory.
 pub const VIEWS_PER_TABLE_MAX: usize = 10_000;
 
-/// Authorized views that are kept compiled, at most: those that requests came through lately.
+/// Bytes of the authorized views that are kept compiled, at most: those that requests came through lately. Some thousands of a few prefixes and columns,
+/// or some twenty of the largest; with fewer, requests through more of these compile theirs again, which takes a millisecond, and with more, what nobody
+/// has told `memory` of grows.
+pub const COMPILED_VIEWS_BYTES_MAX: usize = 16 << 20;
+
+/// The number of these, at most: where there is no room for one more, it is looked at each whether it is what is stored, which takes some
+/// milliseconds.
 pub const COMPILED_VIEWS_MAX: usize = 10_000;
 
 /// Principals in a policy, counted in each binding: IAM's documented limit.

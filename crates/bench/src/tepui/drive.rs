@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tepui_engine::cell::{ReadRow, RowRange};
-use tepui_engine::read::{FamilyProjection, Projection};
+use tepui_engine::read::{FamilyProjection, Projection, Qualifiers};
 use tepui_engine::tablet::{ReadView, ScanOptions};
 
 use super::{FAMILY, LACKED, Tepui, increment, load};
@@ -51,7 +51,7 @@ impl Asks {
             })
             .collect();
         let whole =
-            |family| newest(Some(vec![FamilyProjection { family, qualifiers: Vec::new() }]));
+            |family| newest(Some(vec![FamilyProjection { family, qualifiers: Qualifiers::ALL }]));
         Self {
             named: exactly(&all),
             family: whole(FAMILY),

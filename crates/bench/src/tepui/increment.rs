@@ -17,7 +17,7 @@ const COUNTER: &[u8] = b"counter";
 pub(super) fn ask() -> Projection {
     let name = Bytes::from_static(COUNTER);
     let only = (std::ops::Bound::Included(name.clone()), std::ops::Bound::Included(name));
-    let family = FamilyProjection { family: FAMILY, qualifiers: vec![only] };
+    let family = FamilyProjection { family: FAMILY, qualifiers: [only].into_iter().collect() };
     Projection { families: Some(vec![family]), versions_max: 1, ..Projection::all() }
 }
 

@@ -26,7 +26,7 @@
 use std::cell::Cell;
 
 use tepui_engine::cell::{FamilyId, RowRange, TIMESTAMP_MAX, TimestampRange};
-use tepui_engine::read::{FamilyProjection, Projection};
+use tepui_engine::read::{FamilyProjection, Projection, Qualifiers};
 
 use super::node::Node;
 use super::range::{self, ByteRange};
@@ -63,13 +63,9 @@ pub(super) fn projection(
     let families = need.columns.map(|columns| {
         columns
             .into_iter()
-            .map(|Column { family, qualifiers }| FamilyProjection {
-                family,
-                qualifiers: if qualifiers == [ByteRange::ALL] {
-                    Vec::new()
-                } else {
-                    qualifiers.into_iter().map(|range| (range.start, range.end)).collect()
-                },
+            .map(|column| FamilyProjection {
+                family: column.family,
+                qualifiers: column.into_qualifiers(within),
             })
             .collect()
     });
@@ -132,6 +128,26 @@ impl Column {
         let qualifiers =
             if projection.qualifiers.is_empty() { vec![ByteRange::ALL] } else { ranges.collect() };
         Self { family: projection.family, qualifiers }
+    }
+
+    /// Its ranges as a projection has them: those of `within`, by ascending family, where they have stayed the same.
+    fn into_qualifiers(self, within: Option<&[FamilyProjection]>) -> Qualifiers {
+        if self.qualifiers == [ByteRange::ALL] {
+            return Qualifiers::ALL;
+        }
+        let before = within.and_then(|within| {
+            let at = within.binary_search_by_key(&self.family, |column| column.family).ok()?;
+            within.get(at).map(|column| &column.qualifiers)
+        });
+        let is_same = |before: &&Qualifiers| {
+            let mut pairs = before.iter().zip(&self.qualifiers);
+            before.len() == self.qualifiers.len()
+                && pairs.all(|((start, end), own)| (start, end) == (&own.start, &own.end))
+        };
+        match before.filter(is_same) {
+            Some(before) => before.clone(),
+            None => self.qualifiers.into_iter().map(|range| (range.start, range.end)).collect(),
+        }
     }
 }
 

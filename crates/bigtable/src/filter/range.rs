@@ -168,17 +168,6 @@ pub(crate) fn intersect(a: &[ByteRange], b: &[ByteRange]) -> Vec<ByteRange> {
     list
 }
 
-/// Whether the list holds a byte string.
-pub(crate) fn contains(list: &[ByteRange], bytes: &[u8]) -> bool {
-    // The first range that does not end before it.
-    let at = list.partition_point(|range| match &range.end {
-        Bound::Included(end) => end.as_ref() < bytes,
-        Bound::Excluded(end) => end.as_ref() <= bytes,
-        Bound::Unbounded => false,
-    });
-    list.get(at).is_some_and(|range| range.contains(bytes))
-}
-
 /// Whether the list holds every byte string.
 pub(crate) fn is_all(list: &[ByteRange]) -> bool {
     let from_the_start = |range: &ByteRange| match &range.start {
@@ -226,7 +215,6 @@ mod tests {
         fn lists_hold_what_their_ranges_hold(a in ranges(), b in ranges(), text in "[abc]{0,3}") {
             let (list_a, list_b) = (union(a.clone()), union(b.clone()));
             prop_assert_eq!(in_any(&list_a, &text), in_any(&a, &text));
-            prop_assert_eq!(contains(&list_a, text.as_bytes()), in_any(&a, &text));
             let both = intersect(&list_a, &list_b);
             prop_assert_eq!(in_any(&both, &text), in_any(&a, &text) && in_any(&b, &text));
             for list in [&list_a, &both] {

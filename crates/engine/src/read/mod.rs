@@ -18,7 +18,8 @@
 //! * `aggregate` combines the operands of aggregate families, for reads and compactions alike.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::ops::{Bound, Deref};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -48,13 +49,49 @@ pub use stream::{ReadSpec, RowStream};
 /// A range of qualifiers within a family.
 pub type QualifierRange = (Bound<Bytes>, Bound<Bytes>);
 
+/// Ranges of qualifiers that are wanted of a family: sorted and disjoint; none means all. Whoever has a clone shares them, since some are
+/// thousands, of each of which every scan that starts would make another.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Qualifiers(Option<Arc<[QualifierRange]>>);
+
+impl Qualifiers {
+    /// Every qualifier.
+    pub const ALL: Self = Self(None);
+
+    /// Whether a qualifier is among them.
+    pub fn contains(&self, qualifier: &[u8]) -> bool {
+        self.is_empty() || plan::in_ranges(self, qualifier)
+    }
+}
+
+impl Deref for Qualifiers {
+    type Target = [QualifierRange];
+
+    fn deref(&self) -> &[QualifierRange] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
+impl FromIterator<QualifierRange> for Qualifiers {
+    fn from_iter<I: IntoIterator<Item = QualifierRange>>(ranges: I) -> Self {
+        let ranges: Arc<[QualifierRange]> = ranges.into_iter().collect();
+        Self((!ranges.is_empty()).then_some(ranges))
+    }
+}
+
+impl From<Vec<QualifierRange>> for Qualifiers {
+    fn from(ranges: Vec<QualifierRange>) -> Self {
+        ranges.into_iter().collect()
+    }
+}
+
 /// The columns of one family that a read wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FamilyProjection {
     /// The family.
     pub family: FamilyId,
-    /// Which qualifiers: sorted, disjoint ranges. Empty means all.
-    pub qualifiers: Vec<QualifierRange>,
+    /// Which qualifiers.
+    pub qualifiers: Qualifiers,
 }
 
 /// What a read wants of each row. It is a promise of what the caller will not look at: the engine may

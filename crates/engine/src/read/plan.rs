@@ -11,7 +11,7 @@ use crate::cell::{
     FamilyId, Kind, Origin, Seq, Timestamp, TimestampRange, encode_family, encode_qualifier,
     encode_suffix,
 };
-use crate::read::{Projection, QualifierRange};
+use crate::read::{Projection, QualifierRange, Qualifiers};
 use crate::schema::{Aggregate, TabletSchema};
 
 /// A family that is in the schema and in the projection.
@@ -19,8 +19,7 @@ use crate::schema::{Aggregate, TabletSchema};
 pub(super) struct FamilyPlan {
     pub(super) id: FamilyId,
     pub(super) aggregate: Option<Aggregate>,
-    /// Sorted and disjoint; empty for all.
-    qualifiers: Vec<QualifierRange>,
+    qualifiers: Qualifiers,
 }
 
 /// Where a qualifier stands in a family's projection.
@@ -57,7 +56,7 @@ impl Plan {
                 .map(|(id, options)| FamilyPlan {
                     id: *id,
                     aggregate: options.aggregate,
-                    qualifiers: Vec::new(),
+                    qualifiers: Qualifiers::ALL,
                 })
                 .collect(),
             Some(wanted) => wanted

@@ -327,7 +327,7 @@ impl<'a> Assembler<'a> {
             None => Some(Onward::Nowhere),
         };
         let named = self.projection.families.iter().flatten().find(|f| f.family == family);
-        let qualifiers = named.map(|wanted| wanted.qualifiers.as_slice());
+        let qualifiers = named.map(|wanted| &*wanted.qualifiers);
         self.ranges = qualifiers.filter(|qualifiers| !qualifiers.is_empty());
     }
 }

@@ -42,7 +42,7 @@ use crate::core::EngineMetrics;
 use crate::cursor::{Cursor, Step};
 use crate::error::{ErrorKind, Result};
 use crate::log::Source;
-use crate::read::{FamilyProjection, Projection};
+use crate::read::{FamilyProjection, Projection, Qualifiers};
 use crate::schema::TabletSchema;
 use crate::sst::{FileId, WINDOWS_BYTES, window_bytes};
 
@@ -365,7 +365,8 @@ impl Part {
         };
         if let Some(((family, qualifier), newer)) = &self.column {
             let only = (Bound::Included(qualifier.clone()), Bound::Included(qualifier.clone()));
-            let family = FamilyProjection { family: *family, qualifiers: vec![only] };
+            let family =
+                FamilyProjection { family: *family, qualifiers: [only].into_iter().collect() };
             return of(vec![family], TimestampRange { end: newer.last, ..TimestampRange::ALL });
         }
         let from = &self.slice.from;
@@ -374,9 +375,10 @@ impl Part {
         let families = ruled.map(|id| {
             let qualifiers = match from {
                 Some((family, qualifier)) if family == id => {
-                    vec![(Bound::Included(qualifier.clone()), Bound::Unbounded)]
+                    let rest = (Bound::Included(qualifier.clone()), Bound::Unbounded);
+                    [rest].into_iter().collect()
                 }
-                _ => Vec::new(),
+                _ => Qualifiers::ALL,
             };
             FamilyProjection { family: *id, qualifiers }
         });

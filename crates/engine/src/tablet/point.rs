@@ -543,7 +543,7 @@ fn probe(row: &[u8], projection: &Projection) -> RowProbe {
             let ids: Vec<_> = families.iter().map(|f| f.family).collect();
             return RowProbe::families(row, &ids);
         }
-        for range in &family.qualifiers {
+        for range in family.qualifiers.iter() {
             match range {
                 (std::ops::Bound::Included(a), std::ops::Bound::Included(b)) if a == b => {
                     columns.push((family.family, a.to_vec()));

@@ -12,7 +12,7 @@ use tepui_engine::cell::{
     Cell, FamilyId, Mutation, Row, RowBatch, RowRange, TIMESTAMP_MAX, TimestampRange,
 };
 use tepui_engine::io::{CrashMode, SeededRng};
-use tepui_engine::read::{FamilyProjection, Projection};
+use tepui_engine::read::{FamilyProjection, Projection, Qualifiers};
 use tepui_engine::tablet::{ReadView, Snapshot};
 
 use crate::harness::{Model, Rig, SUMS, schema_with_sums, tiny_options};
@@ -230,7 +230,7 @@ impl History {
                     }
                 }
                 expected.truncate(cells_per_row_max as usize);
-                let qualifiers = Vec::new();
+                let qualifiers = Qualifiers::ALL;
                 let families = family.map(|family| vec![FamilyProjection { family, qualifiers }]);
                 let projection = Projection {
                     families,

@@ -90,7 +90,7 @@ fn families_that_are_not_wanted_are_left_out_whatever_they_hold() {
     let of = |families: &[u32], qualifiers: &[(Bound<bytes::Bytes>, Bound<bytes::Bytes>)]| {
         let projection = |family: &u32| FamilyProjection {
             family: FamilyId(*family),
-            qualifiers: qualifiers.to_vec(),
+            qualifiers: qualifiers.iter().cloned().collect(),
         };
         Projection {
             families: Some(families.iter().map(projection).collect()),

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use tepui_bigtable::authorized_view::AuthorizedView;
+use tepui_bigtable::authorized_view::{AuthorizedView, check_parts};
 use tepui_bigtable::error::{Error, Result as TepuiResult};
 use tonic::{Response, Status};
 
@@ -60,6 +60,7 @@ impl TableAdminService {
             return Err(Error::invalid_argument("authorized_view.subset_view must be set"));
         };
         let compiled = AuthorizedView::compile(subset)?;
+        check_parts(subset, None)?;
         let view = admin::AuthorizedView { name: name.to_owned(), etag: String::new(), ..given };
         let entry = self.tables.get(&request.parent)?;
         let table = entry.record.incarnation;
@@ -131,6 +132,8 @@ impl TableAdminService {
         request: Request<admin::UpdateAuthorizedViewRequest>,
     ) -> Result<Response<Operation>, Status> {
         let request = request.into_inner();
+        let name = request.authorized_view.as_ref().map(|view| view.name.clone());
+        let name = name.unwrap_or_default();
         let change = self.operation(move |service, change, times| {
             let given = request.authorized_view.as_ref();
             let given =
@@ -145,7 +148,9 @@ impl TableAdminService {
             let metadata = ("UpdateAuthorizedViewMetadata", &metadata);
             Ok(finished(&name, metadata, (VIEW_TYPE, &shown(&stored, ResponseView::Full))))
         });
-        change.await
+        let changed = change.await;
+        self.views.forget(&name);
+        changed
     }
 
     /// With `ignore_warnings` a view may name families that the table does not have.
@@ -180,6 +185,7 @@ impl TableAdminService {
                 subset.family_subsets = new.family_subsets;
             }
             let compiled = AuthorizedView::compile(&subset)?;
+            check_parts(&subset, Some(&record.subset()))?;
             if !request.ignore_warnings {
                 check_families(&compiled, &entry.record)?;
             }
@@ -196,6 +202,7 @@ impl TableAdminService {
         request: Request<admin::DeleteAuthorizedViewRequest>,
     ) -> Result<Response<()>, Status> {
         let request = request.into_inner();
+        let name = request.name.clone();
         let deleted = self.change(move |service, times| {
             let name = request.name.as_str();
             names::check_view("name", name)?;
@@ -214,7 +221,9 @@ impl TableAdminService {
                 Ok(())
             })
         });
-        deleted.await
+        let deleted = deleted.await;
+        self.views.forget(&name);
+        deleted
     }
 }
 

@@ -53,7 +53,7 @@ fn some_columns() -> impl Strategy<Value = Vec<FamilyProjection>> {
         let families = FAMILIES.iter().zip(choices);
         families
             .filter_map(|((family, _), qualifiers)| {
-                Some(FamilyProjection { family: *family, qualifiers: qualifiers? })
+                Some(FamilyProjection { family: *family, qualifiers: qualifiers?.into() })
             })
             .collect()
     })
@@ -128,7 +128,7 @@ proptest! {
             prop_assert!(pair[0].family < pair[1].family);
         }
         for family in projection.families.iter().flatten() {
-            for (start, end) in &family.qualifiers {
+            for (start, end) in family.qualifiers.iter() {
                 if let (Bound::Included(start) | Bound::Excluded(start), Bound::Included(end) | Bound::Excluded(end)) = (start, end) {
                     prop_assert!(start <= end);
                 }
@@ -187,7 +187,7 @@ fn half_open(start: &str, end: &str) -> QualifierRange {
 fn only(families: &[(u32, &[QualifierRange])]) -> Projection {
     let families = families.iter().map(|(id, qualifiers)| FamilyProjection {
         family: FamilyId(*id),
-        qualifiers: qualifiers.to_vec(),
+        qualifiers: qualifiers.iter().cloned().collect(),
     });
     Projection { families: Some(families.collect()), ..Projection::all() }
 }

@@ -21,7 +21,7 @@ use crate::read::testing::model::{
     Event, History, any_history, any_qualifier, any_range, any_timestamps, project, record, schema,
 };
 use crate::read::testing::{NoIo, Record, VecCursor, cursors, read};
-use crate::read::{FamilyProjection, QualifierRange};
+use crate::read::{FamilyProjection, QualifierRange, Qualifiers};
 use crate::sst::testing::{TestFiles, TestIo};
 use crate::sst::{Compression, CursorOptions, SstOptions, SstReader, SstWriter};
 use crate::tablet::TabletId;
@@ -91,7 +91,10 @@ fn any_projection() -> impl Strategy<Value = Projection> {
                 .zip(qualifiers.clone())
                 .zip(wanted)
                 .filter(|(_, wanted)| *wanted)
-                .map(|((f, qualifiers), _)| FamilyProjection { family: FamilyId(f), qualifiers })
+                .map(|((f, qualifiers), _)| FamilyProjection {
+                    family: FamilyId(f),
+                    qualifiers: qualifiers.into(),
+                })
                 .collect::<Vec<_>>()
         })
     });
@@ -687,9 +690,9 @@ fn families_and_columns_outside_the_projection_are_sought_past() {
     let families = vec![
         FamilyProjection {
             family: FamilyId(1),
-            qualifiers: vec![(Bound::Included(q.clone()), Bound::Included(q))],
+            qualifiers: vec![(Bound::Included(q.clone()), Bound::Included(q))].into(),
         },
-        FamilyProjection { family: FamilyId(2), qualifiers: Vec::new() },
+        FamilyProjection { family: FamilyId(2), qualifiers: Qualifiers::ALL },
     ];
     let projection = Projection { families: Some(families), ..Projection::all() };
     let (rows, counts) = counted(vec![records], ReadSpec { projection, ..spec(SEQ_MAX) });
@@ -717,7 +720,7 @@ fn a_point_read_of_one_column_ends_at_its_newest_cell() {
     let q = Bytes::from_static(b"q");
     let families = vec![FamilyProjection {
         family: FamilyId(1),
-        qualifiers: vec![(Bound::Included(q.clone()), Bound::Included(q))],
+        qualifiers: vec![(Bound::Included(q.clone()), Bound::Included(q))].into(),
     }];
     let projection = Projection { families: Some(families), versions_max: 1, ..Projection::all() };
     let range = RowRange::row(b"a");
