@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2 as admin;
 use tepui_engine::cell::FamilyId;
 use tepui_engine::schema::{FamilyOptions, GcRule, TabletSchema};
 
@@ -26,14 +25,12 @@ pub struct FamilySchema {
     pub gc_since_micros: i64,
     /// How cells combine in an aggregate family; `None` for an ordinary one.
     pub aggregate: Option<AggregateType>,
-    /// The value type as it was given, to be shown again.
-    pub value_type: Option<admin::Type>,
 }
 
 impl FamilySchema {
     /// An ordinary family that keeps everything.
     pub fn new(id: FamilyId) -> Self {
-        Self { id, gc: None, gc_since_micros: 0, aggregate: None, value_type: None }
+        Self { id, gc: None, gc_since_micros: 0, aggregate: None }
     }
 }
 

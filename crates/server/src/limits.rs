@@ -96,6 +96,12 @@ pub const FAMILIES_MAX: usize = 1_000;
 /// take, and pages of lists are of [`PAGE_BYTES_MAX`].
 pub const TABLE_BYTES_MAX: usize = 1 << 20;
 
+/// Fields of a table's entry that have a length, at most, however deep, once it grows: the largest struct that there may be, of 10,000 fields that each
+/// say their encoding, has 60,000, and a thousand families with rules of ten parts have 20,000. Two bytes each, they are 130 in memory
+/// at worst, structs of one struct: 8 MB in all. More, and a few hundred tables take all memory that there is; with fewer, that struct would not fit.
+/// A thousand families with the longest rules of tiny parts, which nobody means, are too many.
+pub const TABLE_FIELDS_MAX: usize = 1 << 16;
+
 /// Modifications of one `ModifyColumnFamilies`, at most: a whole schema dropped and created anew.
 pub const MODIFICATIONS_MAX: usize = 2 * FAMILIES_MAX;
 

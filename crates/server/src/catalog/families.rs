@@ -1,7 +1,6 @@
 //! Column families: from the API's messages to what the engine is given, and the changes that
 //! `ModifyColumnFamilies` makes, all or nothing, in order.
 
-use prost::Message as _;
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_bigtable::schema::{FamilySchema, TableSchema};
 use tepui_bigtable::{gc, limits, value_type};
@@ -31,7 +30,6 @@ fn family_schema(family: &FamilyRecord) -> Result<FamilySchema> {
     schema.gc = gc::gc_rule_from_proto(config.gc_rule.as_ref())?;
     schema.gc_since_micros = family.gc_since_micros;
     schema.aggregate = value_type::aggregate_of_checked(config.value_type.as_ref())?;
-    schema.value_type.clone_from(&config.value_type);
     Ok(schema)
 }
 
@@ -72,7 +70,9 @@ pub fn create(record: &mut TableRecord, name: &str, config: admin::ColumnFamily)
     value_type::check(value_type).map_err(|error| of_family(name, &error))?;
     check_family(&family)?;
     record.families.push(family);
-    record.next_family_id = id.checked_add(1).ok_or_else(|| {
+    // The last numbers are those of the server's own families.
+    let next = id.checked_add(1).filter(|next| !FamilyId(*next).is_own());
+    record.next_family_id = next.ok_or_else(|| {
         Error::failed_precondition("the table's family numbers are used up; create a new table")
     })?;
     Ok(())
@@ -110,7 +110,7 @@ pub fn modify(record: &TableRecord, modifications: &[Modification]) -> Result<Ta
             }
         }
     }
-    settings::check_size(&changed, record.encoded_len())?;
+    settings::check_size(&changed, Some(record))?;
     Ok(changed)
 }
 
@@ -395,6 +395,43 @@ mod tests {
         let mut large = half;
         create(&mut large, "y", of_kib(600)).unwrap();
         modify(&large, &[modification("a", Mod::Drop(true))]).expect("it gets smaller");
+    }
+
+    #[test]
+    fn a_table_of_more_parts_than_it_may_have_is_refused_and_shrinks() {
+        use admin::r#type::{Kind, Struct, r#struct::Field};
+        let of_fields = |count: usize| {
+            let field = |i: usize| Field {
+                field_name: format!("{i}"),
+                r#type: Some(admin::Type { kind: Some(string_type()) }),
+            };
+            let fields = (0..count).map(field).collect();
+            typed(Kind::StructType(Struct { fields, ..Struct::default() }))
+        };
+        // Four for each field: itself, its name, its type and the kind of that.
+        let few = modify(&table(), &[modification("x", Mod::Create(of_fields(9_000)))]).unwrap();
+        let more = [modification("y", Mod::Create(of_fields(9_000)))];
+        let error = modify(&few, &more).unwrap_err();
+        assert_eq!(error.kind(), Code::InvalidArgument);
+        assert!(error.message().contains("limit 65536"), "{error}");
+        let mut many = few;
+        create(&mut many, "y", of_fields(9_000)).unwrap();
+        modify(&many, &[modification("a", Mod::Update(versions(7)))]).expect("it gets no larger");
+        modify(&many, &[modification("x", Mod::Drop(true))]).expect("it gets smaller");
+        let error = modify(&many, &[modification("b", Mod::Update(versions(7)))]).unwrap_err();
+        assert!(error.message().contains("limit 65536"), "{error}");
+    }
+
+    #[test]
+    fn numbers_of_families_end_before_those_of_the_servers_own() {
+        let last = tepui_engine::cell::FAMILY_OWN_MIN.0 - 2;
+        let record = TableRecord { next_family_id: last, ..table() };
+        let create = |name: &str| modification(name, Mod::Create(versions(1)));
+        let full = modify(&record, &[create("last")]).unwrap();
+        assert_eq!(full.family("last").map(|family| family.id), Some(last));
+        let error = modify(&full, &[create("more")]).unwrap_err();
+        assert_eq!(error.kind(), Code::FailedPrecondition);
+        assert!(error.message().contains("numbers are used up"), "{error}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use prost::Message as _;
 use tepui_bigtable::error::{Error, Result};
+use tepui_bigtable::parts::{self, Shape};
 use tepui_bigtable::value_type;
 
 use super::record::TableRecord;
@@ -13,7 +14,7 @@ use crate::api::admin::table::TimestampGranularity;
 use crate::api::admin::tiered_storage_rule::Rule;
 use crate::api::admin::r#type::Kind;
 use crate::api::spelled_out::{AutomatedBackupPolicy, Table};
-use crate::limits::TABLE_BYTES_MAX;
+use crate::limits::{TABLE_BYTES_MAX, TABLE_FIELDS_MAX};
 
 const DAY_SECONDS: i64 = 24 * 3_600;
 
@@ -61,7 +62,7 @@ pub fn set_new(record: &mut TableRecord, asked: &Table) -> Result<()> {
     record.tiered_storage_config = asked.tiered_storage_config;
     record.row_key_schema = schema(asked);
     check(record)?;
-    check_size(record, 0)
+    check_size(record, None)
 }
 
 /// The record with what the mask names changed. Any error leaves the table as it was.
@@ -109,20 +110,36 @@ pub fn update(
         }
     }
     check(&mut changed)?;
-    check_size(&changed, record.encoded_len())?;
+    check_size(&changed, Some(record))?;
     Ok(changed)
 }
 
-/// Refuses a record that grows, from what it had `before`, beyond [`TABLE_BYTES_MAX`]; both in bytes of its encoding.
-pub fn check_size(record: &TableRecord, before: usize) -> Result<()> {
+/// Refuses a record that grows, from what it was `before`, beyond [`TABLE_BYTES_MAX`] of its encoding or [`TABLE_FIELDS_MAX`] in it.
+pub fn check_size(record: &TableRecord, before: Option<&TableRecord>) -> Result<()> {
+    let is_larger = |size: usize, max: usize, of: &dyn Fn(&TableRecord) -> usize| {
+        size > max && before.is_none_or(|before| size > of(before))
+    };
+    let refuse = |size: usize, what: &str, max: usize| {
+        Err(Error::invalid_argument(format!(
+            "the families and settings of table {:?} would have {size} {what}; limit {max}",
+            record.name
+        )))
+    };
     let bytes = record.encoded_len();
-    if bytes <= TABLE_BYTES_MAX || bytes <= before {
+    if is_larger(bytes, TABLE_BYTES_MAX, &TableRecord::encoded_len) {
+        return refuse(bytes, "bytes", TABLE_BYTES_MAX);
+    }
+    // Each has two bytes at least.
+    if bytes <= 2 * TABLE_FIELDS_MAX {
         return Ok(());
     }
-    Err(Error::invalid_argument(format!(
-        "the families and settings of table {:?} would have {bytes} bytes; limit {TABLE_BYTES_MAX}",
-        record.name
-    )))
+    let fields = |record: &TableRecord| parts::count(&record.encode_to_vec(), &Shape::All);
+    let count = fields(record);
+    if is_larger(count, TABLE_FIELDS_MAX, &fields) {
+        let what = "fields, those of their types and rules included";
+        return refuse(count, what, TABLE_FIELDS_MAX);
+    }
+    Ok(())
 }
 
 /// Whether a table may be deleted as it is set.

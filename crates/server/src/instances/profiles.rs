@@ -8,7 +8,9 @@
 //! Etags are not given out: Google's service does not either, and its clients' tests compare. One that is sent matches
 //! nothing that was given out, and fails.
 
-use tepui_bigtable::error::{Error, Result, start_of};
+use std::collections::HashSet;
+
+use tepui_bigtable::error::{Error, Result, Shown, start_of};
 use tepui_engine::pressure;
 
 use super::{Instances, mask_paths, not_updatable};
@@ -88,6 +90,9 @@ impl Instances {
     ) -> Result<AppProfile> {
         let name = names::new_app_profile(parent, id)?;
         let given = given.ok_or_else(|| Error::invalid_argument("app_profile must be set"))?;
+        if let Some(RoutingPolicy::MultiClusterRoutingUseAny(any)) = &given.routing_policy {
+            check_distinct(any)?;
+        }
         let mut profile = AppProfile { name: name.clone(), etag: String::new(), ..given.clone() };
         self.resources.change(|change| {
             change.find::<Instance>(parent)?;
@@ -228,6 +233,18 @@ impl Instances {
     }
 }
 
+/// Refuses clusters that are named twice, to no purpose: thousands of them would be kept.
+fn check_distinct(any: &MultiClusterRoutingUseAny) -> Result<()> {
+    let mut seen = HashSet::new();
+    match any.cluster_ids.iter().find(|id| !seen.insert(id.as_str())) {
+        None => Ok(()),
+        Some(twice) => Err(Error::invalid_argument(format!(
+            "app_profile.multi_cluster_routing_use_any.cluster_ids names {} more than once",
+            Shown(twice)
+        ))),
+    }
+}
+
 /// The profile that a new instance has: to one cluster, with transactions, which are safe whatever the cluster.
 pub(super) fn default_profile(instance: &str, cluster_id: &str) -> AppProfile {
     let routing = SingleClusterRouting {
@@ -344,6 +361,7 @@ fn set(profile: &mut AppProfile, given: &AppProfile, path: &str) -> Result<()> {
             Some(RoutingPolicy::MultiClusterRoutingUseAny(new)),
             _,
         ) => {
+            check_distinct(new)?;
             let mut any = match profile.routing_policy.take() {
                 Some(RoutingPolicy::MultiClusterRoutingUseAny(any)) => any,
                 _ => MultiClusterRoutingUseAny::default(),

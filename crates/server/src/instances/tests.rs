@@ -476,6 +476,10 @@ fn a_bad_profile_is_refused_and_the_one_there_stays() {
         let error = instances.create_profile(parent, id, Some(&any(&[]))).unwrap_err();
         assert_eq!(error.kind(), code, "{parent} {id}: {error}");
     }
+    let twice = any(&["c1", "c2", "c1"]);
+    let error = instances.create_profile(I, "a", Some(&twice)).unwrap_err();
+    assert_eq!(error.kind(), Code::InvalidArgument);
+    assert!(error.message().contains("names \"c1\" more than once"), "{error}");
 
     let before = instances.create_profile(I, "a", Some(&single("c1", true))).unwrap();
     let stale = AppProfile { etag: "7".into(), ..single("c1", true) };
@@ -489,6 +493,7 @@ fn a_bad_profile_is_refused_and_the_one_there_stays() {
         (stale, &["description"], Code::Aborted),
         (elsewhere, &["description"], Code::NotFound),
         (any(&[]), &["multi_cluster_routing_use_any"], Code::FailedPrecondition),
+        (any(&["c1", "c1"]), &["multi_cluster_routing_use_any"], Code::InvalidArgument),
         (
             single("c1", false),
             &["single_cluster_routing.allow_transactional_writes"],
