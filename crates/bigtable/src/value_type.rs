@@ -126,7 +126,7 @@ impl AggregateType {
                     Input::Int64 => ValueType::Int64,
                     Input::String | Input::Bytes | Input::Raw => ValueType::Bytes,
                 };
-                let sketch = Sketch::decode(counted, state).map_err(|why| {
+                let sketch = Sketch::decode_new(counted, state).map_err(|why| {
                     bad(format!("the state of an HLL++ aggregate is a ZetaSketch, but {why}"))
                 })?;
                 // One that is smaller as it came stays so: what is kept of a request is bounded by its size.

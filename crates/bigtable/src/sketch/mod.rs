@@ -41,6 +41,10 @@ const TYPE: i32 = 112;
 /// The version of the encoding that is written, and the only one that is read.
 const ENCODING_VERSION: i32 = 2;
 
+/// Bytes of a sketch that a client sends, at most: the registers of the greatest precision, and some for what stands around them, of which
+/// ZetaSketch writes 30. Longer ones would be copied before it shows what is wrong with them.
+const NEW_BYTES_MAX: usize = (1 << Precision::NORMAL_MAX) + 1_024;
+
 /// Sparse values that are inserted one by one; more are merged in one pass.
 const INSERTED_ONE_BY_ONE_MAX: usize = 4;
 
@@ -160,8 +164,38 @@ impl Sketch {
         Self { value_type, num_values: 1, registers }
     }
 
+    /// The same as [`Self::decode`] of a sketch that a client sends. One whose sparse values know less than those of [`PRECISION`] would have to be made
+    /// dense at once, of a few bytes 32 KiB, and as often as it is read: it is refused. ZetaSketch makes them so only where it is told to: of
+    /// its own accord, and in BigQuery, a sketch has five bits more in its sparse values than in its registers, 20 at least with the precisions that are read here.
+    /// Those that were taken before are read as they were.
+    pub fn decode_new(value_type: ValueType, bytes: &[u8]) -> Result<Self, String> {
+        if bytes.len() > NEW_BYTES_MAX {
+            return Err(format!("it has {} bytes; limit {NEW_BYTES_MAX}", bytes.len()));
+        }
+        Self::read(value_type, bytes, |unique| {
+            let sparse = unique.sparse_precision;
+            let is_dense = unique.data.as_ref().is_some_and(|data| !data.is_empty());
+            let is_empty = unique.sparse_data.as_ref().is_none_or(Vec::is_empty);
+            if is_dense || is_empty || sparse == 0 || sparse >= PRECISION.sparse as i32 {
+                return Ok(());
+            }
+            Err(format!(
+                "its sparse_precision is {sparse}; make it with {} or more, which can be lowered",
+                PRECISION.sparse
+            ))
+        })
+    }
+
     /// Reads a sketch and lowers it to [`PRECISION`]; the error says what is wrong with it.
     pub fn decode(value_type: ValueType, bytes: &[u8]) -> Result<Self, String> {
+        Self::read(value_type, bytes, |_| Ok(()))
+    }
+
+    fn read(
+        value_type: ValueType,
+        bytes: &[u8],
+        check: impl FnOnce(&UniqueState) -> Result<(), String>,
+    ) -> Result<Self, String> {
         let state = AggregatorState::decode(bytes).map_err(|_| "it is no sketch".to_owned())?;
         if state.kind != Some(TYPE) {
             return Err(format!("its type is {:?}, not {TYPE}", state.kind.unwrap_or_default()));
@@ -175,6 +209,7 @@ impl Sketch {
         }
         let unique = state.unique.unwrap_or_default();
         let from = precision_of(&unique)?;
+        check(&unique)?;
         let num_values = state.num_values.unwrap_or_default();
         let mut sketch = Self { value_type, num_values, registers: Registers::Sparse(Vec::new()) };
         match (&unique.data, &unique.sparse_data) {

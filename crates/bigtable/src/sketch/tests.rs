@@ -152,7 +152,8 @@ fn many_values_of_a_greater_precision_are_lowered_as_few_are() {
 }
 
 #[test]
-fn what_merges_with_few_values_of_a_lesser_precision_is_bounded_by_what_was_sent() {
+fn few_values_that_only_registers_have_room_for_are_refused_where_they_are_sent_and_merged_where_they_are_stored()
+ {
     use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::value::Kind as Value;
 
     use crate::value_type::{AggregateType, Input};
@@ -163,13 +164,41 @@ fn what_merges_with_few_values_of_a_lesser_precision_is_bounded_by_what_was_sent
     let mut all = UNIQUE_INT64.begin(&int64(0).encode()).unwrap();
     for count in 0..=hashes.len() {
         let state = with_precision(from, &hashes[..count], false);
-        let operand = family.merged(Some(&Value::RawValue(state.clone().into()))).unwrap().unwrap();
-        assert!(operand.len() <= state.len(), "{} of {}", operand.len(), state.len());
-        assert!(all.add(&operand));
+        let sent = family.merged(Some(&Value::RawValue(state.clone().into())));
+        if count == 0 {
+            assert!(sent.unwrap().unwrap().len() <= state.len());
+        } else {
+            let error = sent.unwrap_err();
+            let text = "its sparse_precision is 18; make it with 20 or more";
+            assert!(error.message().contains(text), "{error}");
+        }
+        assert!(all.add(&state));
     }
     let dense = Sketch::decode(ValueType::Int64, &with_precision(from, &hashes, true)).unwrap();
     let all = Sketch::decode(ValueType::Int64, &all.encode()).unwrap();
     assert!(all.registers == dense.registers, "other registers than of all at once");
+}
+
+#[test]
+fn sketches_as_the_libraries_make_them_by_themselves_are_taken() {
+    let hashes: Vec<u64> = (0..20_u64).map(|i| fingerprint(&i.to_le_bytes())).collect();
+    let take = |bytes: &[u8]| Sketch::decode_new(ValueType::Int64, bytes);
+    for normal in 15..=24 {
+        let from = Precision { normal, sparse: (normal + 5).min(Precision::SPARSE_MAX) };
+        for is_dense in [false, true] {
+            take(&with_precision(from, &hashes, is_dense)).unwrap();
+        }
+    }
+    // What registers know is not told by the other precision.
+    take(&with_precision(Precision { normal: 15, sparse: 15 }, &hashes, true)).unwrap();
+    let error = take(&with_precision(Precision { normal: 10, sparse: 15 }, &hashes, false));
+    assert!(error.unwrap_err().contains("its precision is 10; make it with 15 or more"));
+}
+
+#[test]
+fn what_is_longer_than_any_sketch_is_refused_as_it_came() {
+    let error = Sketch::decode_new(ValueType::Int64, &vec![0; NEW_BYTES_MAX + 1]).unwrap_err();
+    assert_eq!(error, "it has 16778241 bytes; limit 16778240");
 }
 
 #[test]
