@@ -143,8 +143,9 @@ impl AggregateType {
         }
     }
 
-    /// The full type, as the API shows it: encodings filled in, and the state's type.
-    pub fn to_proto(self) -> admin::Type {
+    /// The full type, as the API shows it: the state's type, and the input's as it was `given`, with its encoding filled in where that was left open.
+    pub fn to_proto(self, given: Option<&admin::Type>) -> admin::Type {
+        let given = given.filter(|given| given.kind.as_ref().is_some_and(says_encoding));
         let input_type = match self.input {
             Input::Int64 => Some(int64_type()),
             Input::String => {
@@ -167,11 +168,29 @@ impl AggregateType {
         };
         let typed = |kind| Box::new(admin::Type { kind: Some(kind) });
         let aggregate = admin::r#type::Aggregate {
-            input_type: input_type.map(typed),
+            input_type: given.cloned().map(Box::new).or_else(|| input_type.map(typed)),
             state_type: Some(typed(state_type)),
             aggregator: Some(aggregator),
         };
         admin::Type { kind: Some(Kind::AggregateType(Box::new(aggregate))) }
+    }
+}
+
+/// The type of what an aggregate adds, as it was given.
+pub fn input_of(value_type: Option<&admin::Type>) -> Option<&admin::Type> {
+    match value_type.and_then(|value_type| value_type.kind.as_ref()) {
+        Some(Kind::AggregateType(aggregate)) => aggregate.input_type.as_deref(),
+        _ => None,
+    }
+}
+
+/// Whether the type of an input says how it is encoded.
+fn says_encoding(kind: &Kind) -> bool {
+    match kind {
+        Kind::Int64Type(int64) => int64.encoding.as_ref().is_some_and(|e| e.encoding.is_some()),
+        Kind::StringType(text) => text.encoding.as_ref().is_some_and(|e| e.encoding.is_some()),
+        Kind::BytesType(bytes) => bytes.encoding.as_ref().is_some_and(|e| e.encoding.is_some()),
+        _ => false,
     }
 }
 
@@ -206,8 +225,8 @@ pub fn aggregate_of_checked(value_type: Option<&admin::Type>) -> Result<Option<A
     }
 }
 
-/// Replaces what is deprecated in a type, and in those in it, as documented: `utf8_raw` of a String by `utf8_bytes`. The input of
-/// an aggregate is shown so anyway ([`AggregateType::to_proto`]), and its state is the server's to tell, whatever a client says of it.
+/// Replaces what is deprecated in a type, and in those in it, as documented: `utf8_raw` of a String by `utf8_bytes`. The state of
+/// an aggregate is the server's to tell ([`AggregateType::to_proto`]), whatever a client says of it.
 #[expect(deprecated, reason = "it is what older clients send")]
 pub fn modernize(value_type: &mut admin::Type) {
     let replace = |within: Option<&mut admin::Type>| within.map_or((), modernize);
@@ -225,7 +244,10 @@ pub fn modernize(value_type: &mut admin::Type) {
             replace(map.value_type.as_deref_mut());
         }
         Some(Kind::StructType(of)) => modernize_fields(of),
-        Some(Kind::AggregateType(of)) => of.state_type = None,
+        Some(Kind::AggregateType(of)) => {
+            replace(of.input_type.as_deref_mut());
+            of.state_type = None;
+        }
         _ => {}
     }
 }

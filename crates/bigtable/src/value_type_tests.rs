@@ -55,7 +55,7 @@ fn aggregates_are_recognized_and_shown_with_encodings_and_state() {
     ] {
         let found = check(Some(&aggregate(Some(int64(None)), aggregator))).unwrap().unwrap();
         assert_eq!(found, AggregateType::of_numbers(how));
-        let shown = found.to_proto();
+        let shown = found.to_proto(Some(&typed(int64(None))));
         assert_eq!(check(Some(&shown)).unwrap(), Some(found));
         let Some(Kind::AggregateType(shown)) = shown.kind else { panic!("not an aggregate") };
         assert_eq!(shown.state_type, shown.input_type);
@@ -66,12 +66,28 @@ fn aggregates_are_recognized_and_shown_with_encodings_and_state() {
         (Some(bytes_type()), Input::Bytes),
         (None, Input::Raw),
     ] {
-        let found = check(Some(&aggregate(input, hll()))).unwrap().unwrap();
+        let given = aggregate(input, hll());
+        let found = check(Some(&given)).unwrap().unwrap();
         assert_eq!(found, AggregateType::unique_count(want));
-        let shown = found.to_proto();
+        let shown = found.to_proto(input_of(Some(&given)));
         assert_eq!(check(Some(&shown)).unwrap(), Some(found));
         let Some(Kind::AggregateType(shown)) = shown.kind else { panic!("not an aggregate") };
         assert_eq!(shown.state_type, boxed(bytes_type()));
+    }
+}
+
+#[test]
+fn the_input_of_an_aggregate_is_shown_in_the_encoding_that_was_set() {
+    let ordered = || int64(Some(int64::encoding::Encoding::OrderedCodeBytes(Default::default())));
+    let utf8 = || Kind::StringType(admin::r#type::String { encoding: Some(super::utf8_bytes()) });
+    for (set, shown) in
+        [(ordered(), ordered()), (int64(None), int64_type()), (utf8(), utf8()), (string(), utf8())]
+    {
+        let mut given = aggregate(Some(set), hll());
+        modernize(&mut given);
+        let found = check(Some(&given)).unwrap().unwrap();
+        let full = found.to_proto(input_of(Some(&given)));
+        assert_eq!(input_of(Some(&full)), Some(&typed(shown)));
     }
 }
 

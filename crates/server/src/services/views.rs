@@ -54,11 +54,11 @@ fn cluster_state(view: View) -> ClusterState {
     state
 }
 
-/// The family as it was set, with what the API fills in for aggregates: the input's encoding and the
-/// type of the state.
+/// The family as it was set, with what the API fills in for aggregates: the type of the state, and the input's encoding where it was left open.
 fn family(mut config: admin::ColumnFamily) -> admin::ColumnFamily {
     if let Ok(Some(aggregate)) = value_type::check(config.value_type.as_ref()) {
-        config.value_type = Some(aggregate.to_proto());
+        let input = value_type::input_of(config.value_type.as_ref());
+        config.value_type = Some(aggregate.to_proto(input));
     }
     config
 }
