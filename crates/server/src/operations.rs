@@ -256,7 +256,7 @@ impl Operations {
     /// nothing but removals, which a full disk takes, unless a table is being restored.
     pub fn abort_within(&self, change: &mut Change<'_>, instance: &str) -> Result<()> {
         let below = format!("operations/{instance}/tables/");
-        let under_way = self.list_where(&below, 0, usize::MAX, |operation| !operation.done);
+        let under_way = self.list_where(&below, 0, |operation| !operation.done);
         let gone = Error::aborted(format!("{instance:?} was deleted while this was under way"));
         for (id, _) in under_way {
             change.update(&key(id), |operation: &mut Operation| {
@@ -289,27 +289,26 @@ impl Operations {
     /// Up to `limit` operations with this name or below it, oldest first, those after the id `after` only; each with its id.
     /// The empty name is above all.
     pub fn list(&self, name: &str, after: u64, limit: usize) -> Vec<(u64, Operation)> {
-        self.list_where(name, after, limit, |_| true)
+        self.list_where(name, after, |_| true).take(limit).collect()
     }
 
-    /// The same of those that are admitted as they are shown.
+    /// The same of those that are admitted as they are shown, each when it is asked for: they may have megabytes.
     pub fn list_where(
         &self,
         name: &str,
         after: u64,
-        limit: usize,
         admits: impl Fn(&Operation) -> bool,
-    ) -> Vec<(u64, Operation)> {
+    ) -> impl Iterator<Item = (u64, Operation)> {
         let later = self.resources.list::<Operation>("", Some(&key(after)), usize::MAX);
         let name = name.trim_end_matches('/');
-        let is_below = |found: &str| {
+        let is_below = move |found: &str| {
             let rest = found.strip_prefix(name);
             name.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        let below = later.into_iter().filter(|(_, stored)| is_below(&stored.value.name));
+        let below = later.into_iter().filter(move |(_, stored)| is_below(&stored.value.name));
         let with_id = below.filter_map(|(key, stored)| Some((key.parse().ok()?, stored)));
-        let shown = with_id.map(|(id, stored)| (id, self.as_of_now(id, &stored.value)));
-        shown.filter(|(_, operation)| admits(operation)).take(limit).collect()
+        let shown = with_id.map(move |(id, stored)| (id, self.as_of_now(id, &stored.value)));
+        shown.filter(move |(_, operation)| admits(operation))
     }
 
     /// The clock makes ids of one run differ from those of another; the last id keeps them rising.

@@ -208,6 +208,21 @@ fn operations_are_listed_by_the_whole_name_of_their_resource() {
 }
 
 #[test]
+fn no_more_operations_are_copied_than_are_asked_for() {
+    let operations = operations();
+    for _ in 0..5 {
+        finish(&operations);
+    }
+    let looked_at = std::cell::Cell::new(0);
+    let listed = operations.list_where("", 0, |_| {
+        looked_at.set(looked_at.get() + 1);
+        true
+    });
+    assert_eq!(listed.take(2).count(), 2);
+    assert_eq!(looked_at.get(), 2);
+}
+
+#[test]
 fn ids_rise_while_the_clock_stands_still() {
     let operations = operations();
     let names: Vec<_> = (0..3).map(|_| finish(&operations).name).collect();
@@ -297,7 +312,7 @@ fn an_end_that_the_catalog_has_no_room_for_is_told_and_written_once_it_has() {
     let ended = operations.get(&name).unwrap();
     assert!(ended.done && ended.result == Some(operation::Result::Response(told("made"))));
     assert!(operations.interrupted().is_empty());
-    let listed = |done: bool| operations.list_where("", 0, 10, |o| o.done == done).len();
+    let listed = |done: bool| operations.list_where("", 0, |o| o.done == done).count();
     assert_eq!((listed(true), listed(false)), (2, 0));
     operations.write_ends();
     assert_eq!(over(&meta).interrupted().len(), 2, "there is no room yet");

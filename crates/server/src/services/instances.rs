@@ -1,7 +1,7 @@
 //! `google.bigtable.admin.v2.BigtableInstanceAdmin`: instances, clusters and app profiles, by the rules of
 //! [`crate::instances`]. A change is done when it is answered, so the operations here are finished ones.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tepui_bigtable::error::Result as TepuiResult;
@@ -304,8 +304,8 @@ impl InstanceAdminService {
             let (start, end) = (start.map(times::micros), end.map(times::micros));
             let now = self.clock.now_micros();
             let left = Left::of(cluster, start, end, &request.page_token, now)?;
-            let places = self.tablets_of(names::instance_of(cluster));
             let mut all = left.list(&self.hot_tablets);
+            let places = self.places(names::instance_of(cluster), &all);
             all.retain(|hot| places.contains_key(&hot.tablet));
             let shown = all.iter().filter_map(|hot| hot_tablet(cluster, hot, &places));
             let (hot_tablets, has_more) = page(shown, size);
@@ -316,14 +316,19 @@ impl InstanceAdminService {
         answer(listed())
     }
 
-    /// Where the tablets of an instance are.
-    fn tablets_of(&self, instance: &str) -> TabletPlaces {
+    /// Where in an instance the tablets are of which there is something to tell; others are not there.
+    fn places(&self, instance: &str, hot: &[Hot]) -> TabletPlaces {
+        let wanted: HashSet<TabletId> = hot.iter().map(|hot| hot.tablet).collect();
         let mut places = TabletPlaces::new();
+        if wanted.is_empty() {
+            return places;
+        }
         for entry in self.tables.list(instance, None, usize::MAX) {
-            let name = &entry.record.name;
-            let tablets = entry.table.tablets();
+            let wanted = entry.table.tablets().filter(|(_, tablet)| wanted.contains(&tablet.id()));
             places.extend(
-                tablets.map(|(range, tablet)| (tablet.id(), (name.clone(), range.clone()))),
+                wanted.map(|(range, tablet)| {
+                    (tablet.id(), (entry.record.name.clone(), range.clone()))
+                }),
             );
         }
         places

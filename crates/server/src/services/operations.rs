@@ -51,12 +51,15 @@ impl OperationsService {
                 token.parse().map_err(|_| invalid(format!("bad page_token {}", Shown(token))))?
             }
         };
-        // One more than asked for tells whether there is a next page.
         let admits = |operation: &Operation| done.is_none_or(|done| operation.done == done);
-        let limit = size.saturating_add(1);
-        let found = self.operations.list_where(&request.name, after, limit, admits);
-        let (ids, found): (Vec<_>, Vec<_>) = found.into_iter().unzip();
-        let (operations, has_more) = page(found.into_iter(), size);
+        let found = self.operations.list_where(&request.name, after, admits);
+        // Those that were looked at, of which the last may be on the next page.
+        let mut ids = Vec::new();
+        let found = found.map(|(id, operation)| {
+            ids.push(id);
+            operation
+        });
+        let (operations, has_more) = page(found, size);
         let last = ids.get(operations.len().saturating_sub(1)).filter(|_| has_more);
         Ok(Response::new(ListOperationsResponse {
             next_page_token: last.map(u64::to_string).unwrap_or_default(),

@@ -68,7 +68,7 @@ fn what_is_cancelled_in_the_midst_of_its_work_leaves_no_files_either() {
         let operations = Arc::clone(&place.operations);
         let hook = move |path: &Path| {
             if path.to_string_lossy().contains(directory) {
-                for (_, operation) in operations.list_where("", 0, 100, |of| !of.done) {
+                for (_, operation) in operations.list_where("", 0, |of| !of.done) {
                     operations.cancel(&operation.name).unwrap();
                 }
             }
