@@ -32,6 +32,10 @@ pub(crate) const TRAILER_LEN: usize = 1 + 8;
 /// Bytes of the block's size before compressed bytes.
 const SIZE_LEN: usize = 4;
 
+/// Bytes that LZ4 makes of one, at most: a size beyond is none that a writer wrote. All of it would be zeroed before the first byte is
+/// decompressed.
+const LZ4_RATIO_MAX: usize = 255;
+
 /// Bytes of the largest frame.
 pub(crate) const FRAME_BYTES_MAX: usize = BLOCK_BYTES_MAX + SIZE_LEN + TRAILER_LEN;
 
@@ -336,7 +340,9 @@ pub(crate) fn open_frame(
     };
     let (size, compressed) = payload.split_first_chunk::<SIZE_LEN>().ok_or(short)?;
     let size = u32::from_le_bytes(*size) as usize;
-    if size > BLOCK_BYTES_MAX {
+    let claims_too_much =
+        method == Method::Lz4 && size > compressed.len().saturating_mul(LZ4_RATIO_MAX);
+    if size > BLOCK_BYTES_MAX || claims_too_much {
         return Err(Malformed::whole("a block is larger than blocks may be"));
     }
     decompress(compressed, size, method, dictionary).map(Bytes::from)
@@ -419,14 +425,29 @@ mod tests {
 
     #[test]
     fn a_frame_with_a_lying_size_is_refused() {
-        let mut frame = (u32::MAX).to_le_bytes().to_vec();
-        frame.extend_from_slice(b"xyz");
-        frame.push(2);
-        let checksum = xxh3_64_with_seed(&frame, checksum_seed(7, 0));
-        frame.extend_from_slice(&checksum.to_le_bytes());
-        assert_eq!(
-            open_frame(&Bytes::from(frame), 7, 0, None, false),
-            Err(Malformed::whole("a block is larger than blocks may be"))
-        );
+        for (size, method) in [
+            (u32::MAX, Method::Zstd),
+            (u32::MAX, Method::Lz4),
+            (BLOCK_BYTES_MAX as u32, Method::Lz4),
+            (3 * 255 + 1, Method::Lz4),
+        ] {
+            let mut frame = size.to_le_bytes().to_vec();
+            frame.extend_from_slice(b"xyz");
+            seal(&mut frame, 0, method, 7, 0);
+            assert_eq!(
+                open_frame(&Bytes::from(frame), 7, 0, None, false),
+                Err(Malformed::whole("a block is larger than blocks may be"))
+            );
+        }
+    }
+
+    #[test]
+    fn a_block_that_lz4_makes_least_of_opens() {
+        for len in [1 << 16, 1 << 20] {
+            let block = vec![7; len];
+            let frame = framed(Compression::Lz4, &block);
+            assert!(frame.len() < len / 200);
+            assert_eq!(open_frame(&frame, 7, 4096, None, false).unwrap(), block);
+        }
     }
 }
