@@ -203,7 +203,9 @@ fn numbers(files: &dyn Files, dir: &Path, suffix: &str) -> Result<BTreeSet<u64>>
 /// The number of a file named `<prefix><16 hex digits><suffix>`.
 pub fn parse_number(name: &str, prefix: &str, suffix: &str) -> Option<u64> {
     let digits = name.strip_prefix(prefix)?.strip_suffix(suffix)?;
-    if digits.len() != 16 {
+    // Neither signs nor capitals: a number has one name.
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    if digits.len() != 16 || !digits.bytes().all(is_digit) {
         return None;
     }
     u64::from_str_radix(digits, 16).ok()
@@ -222,5 +224,8 @@ mod tests {
         assert_eq!(parse_number(name, "", ".sst"), Some(0xAB));
         assert_eq!(parse_number("ab.sst", "", ".sst"), None);
         assert_eq!(parse_number("00000000000000ab.tmp", "", ".sst"), None);
+        for stranger in ["00000000000000AB.sst", "+0000000000000ab.sst", "é00000000000000.sst"] {
+            assert_eq!(parse_number(stranger, "", ".sst"), None, "{stranger}");
+        }
     }
 }
