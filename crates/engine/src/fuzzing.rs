@@ -11,11 +11,12 @@ use bytes::Bytes;
 
 use crate::backup::BackupList;
 use crate::cell::RowRange;
-use crate::changes::file::{MAGIC as CHANGES_MAGIC, OpenChangeFile};
-use crate::changes::present as changes_present;
+use crate::changes::file::{ChangeFile, MAGIC as CHANGES_MAGIC, OpenChangeFile};
+use crate::changes::{horizon, present as changes_present};
 use crate::io::{Files, MemoryFiles};
+use crate::layout::{BACKUP_PREFIX, parse_number};
 use crate::log::record::{Magic, Salvage, Tail, first_image};
-use crate::log::segment::{MAGIC, SegmentReader, segment_name};
+use crate::log::segment::{MAGIC, SegmentReader, parse_segment_name, segment_name};
 use crate::log::{decode_batch, decode_record, present, repair};
 use crate::manifest::{
     LocalMetaStore, MetaRecord, TabletManifest, Version, VersionEdit, dump_manifest, dump_meta,
@@ -146,6 +147,25 @@ pub fn sst_file(data: &[u8]) {
     crate::sst::fuzzing::sst_file(data);
 }
 
+/// The names of files in a data directory, and its identity.
+pub fn directory(data: &[u8]) {
+    crate::identity::fuzz(data);
+    let Ok(name) = std::str::from_utf8(data) else { return };
+    let ends = ["", ".log", ".sst", ".val", ".chg", horizon::HORIZON];
+    for name in ends.map(|end| format!("{name}{end}")) {
+        horizon::fuzz(&name);
+        assert!(parse_segment_name(&name).is_none_or(|id| segment_name(id) == name));
+        let changes = ChangeFile::of_entry(&name, 0);
+        assert!(changes.is_none_or(|file| file.name() == name));
+        for (prefix, suffix) in [("", ""), ("", ".sst"), ("", ".val"), (BACKUP_PREFIX, "")] {
+            let name = format!("{prefix}{name}");
+            let written = |number: u64| format!("{prefix}{number:016x}{suffix}");
+            let number = parse_number(&name, prefix, suffix);
+            assert!(number.is_none_or(|number| written(number) == name), "it has one name");
+        }
+    }
+}
+
 /// A tablet's manifest, the meta store's journal, and the list of a backup.
 pub fn manifest_file(data: &[u8]) {
     for (name, magic) in [MANIFEST, META] {
@@ -178,7 +198,9 @@ mod tests {
     use crate::log::encode_batch;
     use crate::log::record::RecordWriter;
     use crate::manifest::journal::Journal;
-    use crate::sst::fuzzing::{opens, parses, sealed_opens, valid, valid_thirds};
+    use crate::sst::fuzzing::{
+        blocks_open, opens, parses, sealed_opens, valid, valid_blocks, valid_thirds,
+    };
 
     /// Cases for each target and way to make bytes.
     const CASES: u32 = 2_000;
@@ -242,9 +264,11 @@ mod tests {
         [&[1, edit().len() as u8][..], &edit(), &[1, 9, 100]].concat()
     }
 
-    fn targets() -> [Target; 13] {
+    fn targets() -> Vec<Target> {
         let [data, index, filter, sst] = valid();
-        [
+        let mut targets: Vec<Target> = vec![
+            (directory, b"0000000000000abc".to_vec()),
+            (directory, b"0000000000000001-0000000000000002-0000000000000003".to_vec()),
             (log_file, log()),
             (log_batch, batch()),
             (change_file, batch()),
@@ -258,7 +282,9 @@ mod tests {
             (manifest_file, backup()),
             (value_file, value_pointer()),
             (value_file, values()),
-        ]
+        ];
+        targets.extend(valid_blocks().into_iter().map(|input| (sst_file as fn(&[u8]), input)));
+        targets
     }
 
     #[test]
@@ -280,6 +306,9 @@ mod tests {
         let (files, _) = disk(MANIFEST.0, first_image(MANIFEST.1, ID, &edit()));
         assert!(TabletManifest::open(files, Path::new(DIR), TABLET).is_ok());
         assert!(sealed_opens(&valid_thirds()));
+        for input in valid_blocks() {
+            assert!(blocks_open(&input), "{:#b}", input[0]);
+        }
         assert!(BackupList::decode(Bytes::from(backup())).is_ok());
         assert!(ValuePointer::decode(&value_pointer()).is_ok());
         let (files, path) = disk("1.val", values());

@@ -4,6 +4,8 @@
 //! IDENTITY:  "tepui-data\n" "format 1\n" xxh3 of both lines as 16 hex digits "\n"
 //! ```
 
+use std::path::Path;
+
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -62,8 +64,12 @@ pub(crate) fn check(env: &Env, layout: &Layout) -> Result<()> {
     if len > IDENTITY_BYTES_MAX {
         return Err(Error::corruption(path.display(), 0, "the file is too long"));
     }
-    let bytes = file.read_at(0, len as usize)?;
-    let content = String::from_utf8_lossy(&bytes);
+    check_content(&path, &file.read_at(0, len as usize)?)
+}
+
+/// Checks what the file has.
+fn check_content(path: &Path, bytes: &[u8]) -> Result<()> {
+    let content = String::from_utf8_lossy(bytes);
     let format = content
         .strip_prefix("tepui-data\nformat ")
         .and_then(|rest| rest.split('\n').next())
@@ -83,5 +89,18 @@ pub(crate) fn check(env: &Env, layout: &Layout) -> Result<()> {
             ))
         }
         _ => Err(Error::corruption(path.display(), 0, "not a tepui data directory's identity")),
+    }
+}
+
+/// Checks any bytes, and what they make behind the first line under a sum that holds, for fuzzing.
+pub(crate) fn fuzz(data: &[u8]) {
+    let path = Path::new("IDENTITY");
+    let mut sealed = [&b"tepui-data\nformat "[..], data, b"\n"].concat();
+    let sum = xxh3_64(&sealed);
+    sealed.extend_from_slice(format!("{sum:016x}\n").as_bytes());
+    for bytes in [data, &sealed[..]] {
+        if check_content(path, bytes).is_ok() {
+            assert_eq!(bytes, text(DIRECTORY_FORMAT).as_bytes(), "one format is written one way");
+        }
     }
 }

@@ -20,7 +20,7 @@ use crate::io::Files;
 use crate::layout::parse_number;
 
 /// The end of the name of a file that tells a horizon.
-const HORIZON: &str = ".horizon";
+pub(crate) const HORIZON: &str = ".horizon";
 
 /// The name of the file that says that changes of all tablets up to `seq` are not kept any more.
 pub(crate) fn horizon_name(seq: Seq) -> String {
@@ -40,6 +40,15 @@ pub(super) fn parse(name: &str) -> Option<(Seq, Option<u64>)> {
             Some((parse_number(seq, "", "")?, Some(parse_number(tablet, "", HORIZON)?)))
         }
     }
+}
+
+/// Reads what could be a name, for fuzzing.
+pub(crate) fn fuzz(name: &str) {
+    let written = parse(name).map(|(seq, tablet)| match tablet {
+        None => horizon_name(seq),
+        Some(tablet) => horizon_name_of(tablet, seq),
+    });
+    assert!(written.is_none_or(|written| written == name), "a horizon has one name");
 }
 
 /// The horizons of a directory. One thread raises them; any may ask.

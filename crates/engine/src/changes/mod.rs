@@ -25,7 +25,7 @@
 mod archive;
 mod expire;
 pub mod file;
-mod horizon;
+pub(crate) mod horizon;
 pub(crate) mod present;
 mod reader;
 mod tail;

@@ -4,25 +4,26 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use zstd::dict::DecoderDictionary;
 
 use super::block::load_blocks_blocking;
 use super::cursor::CursorOptions;
 use super::data::DataBlock;
 use super::filter::{Ask, FilterBlock};
 use super::footer::{Footer, Handle};
-use super::frame::{checksum_seed, open_frame};
-use super::index::{IndexBlock, Level};
-use super::key::separator_row;
+use super::frame::{Framer, Method, footer_checksum, open_frame, seal_plain};
+use super::index::{BlockStats, IndexBlock, IndexEntry, Level};
+use super::index_builder::IndexBuilder;
+use super::key::{separator, separator_row};
 use super::point::PointStage;
 use super::probe::RowProbe;
 use super::properties::SstProperties;
 use super::reader::SstReader;
-use super::{BLOCK_BYTES_MAX, FileId};
+use super::{BLOCK_BYTES_MAX, Compression, FileId};
 use crate::cache::QuickBlockCache;
-use crate::cell::{FamilyId, encode_suffix};
+use crate::cell::{FamilyId, KeyView, encode_suffix};
 use crate::cursor::{Cursor, Step};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::io::{Files, MemoryFiles};
 use crate::read::RecordInRow;
 
@@ -99,26 +100,24 @@ pub(crate) fn filter_block(data: &[u8]) {
 }
 
 /// A whole SST; and, since no bytes pass the checksums by chance, one whose properties and top-level indexes
-/// are parts of the bytes under checksums that hold.
+/// are parts of the bytes under checksums that hold, and one whose blocks are.
 pub(crate) fn sst_file(data: &[u8]) {
     read_file(data.to_vec());
     read_file(sealed(data));
+    read_file(sealed_blocks(data));
     let _ = SstProperties::decode(data);
     // A frame: its compression is named by the last byte. The size before the compressed bytes is believed
-    // up to a limit; what is larger than the input justifies would only measure the allocator.
+    // up to a limit where zstd made them, which makes much of little; what is larger than the input justifies would only measure
+    // the allocator.
     let size = data.first_chunk().map_or(0, |size| u32::from_le_bytes(*size));
-    if size as usize <= data.len().saturating_mul(256).min(BLOCK_BYTES_MAX) {
-        let mut frame = data.to_vec();
-        seal(&mut frame, 0, 0);
-        let _ = open_frame(&Bytes::from(frame), ID, 0, None, false);
+    let is_believed = size as usize <= data.len().saturating_mul(256).min(BLOCK_BYTES_MAX);
+    if is_believed || data.last() == Some(&(Method::Lz4 as u8)) {
+        let checksum = footer_checksum(data, ID, 0).to_le_bytes();
+        let frame = [data, &checksum].concat();
+        let dictionary = data.get(data.len() / 2..).unwrap_or_default();
+        let dictionary = DecoderDictionary::try_copy(dictionary).ok();
+        let _ = open_frame(&Bytes::from(frame), ID, 0, dictionary.as_ref(), false);
     }
-}
-
-/// Appends the checksum of what stands at `from` and lies at `offset` of the file.
-fn seal(bytes: &mut Vec<u8>, from: usize, offset: u64) {
-    let covered = bytes.get(from..).unwrap_or_default();
-    let checksum = xxh3_64_with_seed(covered, checksum_seed(ID, offset));
-    bytes.extend_from_slice(&checksum.to_le_bytes());
 }
 
 /// A file with a valid footer over three frames, which are the thirds of `data`.
@@ -127,17 +126,119 @@ fn sealed(data: &[u8]) -> Vec<u8> {
     let third = data.len() / 3;
     let (properties, rest) = data.split_at(third);
     let (top, filters) = rest.split_at(third.min(rest.len()));
-    let [properties, top_index, filter_index] = [properties, top, filters].map(|part| {
-        let start = out.len();
-        out.extend_from_slice(part);
-        out.push(0); // not compressed
-        seal(&mut out, start, start as u64);
-        Handle { offset: start as u64, len: (out.len() - start) as u32 }
-    });
+    let parts = [properties, top, filters];
+    let [properties, top_index, filter_index] = parts.map(|part| append(&mut out, part));
     let offset = out.len() as u64;
     let filter_index = Some(filter_index);
     Footer { properties, top_index, filter_index, dictionary: None }.encode(ID, offset, &mut out);
     out
+}
+
+/// What the first byte of the input says of a file of [`sealed_blocks`].
+mod choices {
+    /// How the data block is compressed: not, LZ4, zstd, or zstd with the dictionary.
+    pub(super) const METHOD: u8 = 0b11;
+    /// The input has a dictionary.
+    pub(super) const DICTIONARY: u8 = 1 << 2;
+    /// It has the partition; else one is made that leads to the data block.
+    pub(super) const PARTITION: u8 = 1 << 3;
+    /// It has the top-level index; else one is made that leads to the partition.
+    pub(super) const TOP: u8 = 1 << 4;
+    /// It has a filter partition.
+    pub(super) const FILTER: u8 = 1 << 5;
+}
+
+/// A file of one data block and one partition under checksums that hold, of which each is a part of the input, as its first byte says; and
+/// so is what the first entries of an index from the input lead to.
+fn sealed_blocks(data: &[u8]) -> Vec<u8> {
+    let (how, mut rest) = data.split_first().unwrap_or((&0, &[][..]));
+    let mut part = |choice: u8| {
+        let is_there = how & choice != 0;
+        let (part, left) = rest.split_at(if is_there { rest.len() / 2 } else { 0 });
+        rest = left;
+        is_there.then_some(part)
+    };
+    let given =
+        [choices::DICTIONARY, choices::PARTITION, choices::TOP, choices::FILTER].map(&mut part);
+    let [dictionary, partition, top, filter] = given;
+    let block = rest;
+    let mut framer = Framer::new(match how & choices::METHOD {
+        0 => Compression::None,
+        1 => Compression::Lz4,
+        2 => Compression::Zstd(1),
+        _ => Compression::ZstdDict(1),
+    });
+    let dictionary = dictionary.filter(|dictionary| framer.set_dictionary(dictionary));
+    let mut out = Vec::new();
+    let packed = framer.pack(block, framer.data_method());
+    framer.put(block, packed, ID, 0, &mut out);
+    let (stats, separator) = figures(block);
+    let handle = Handle { offset: 0, len: out.len() as u32 };
+    let entry = IndexEntry { handle, stats, data_end: handle.end() };
+    let index = |level, entry: &IndexEntry| {
+        let mut index = IndexBuilder::new(level);
+        index.add(&separator, entry);
+        index.finish()
+    };
+    let partition = partition.map_or_else(|| index(Level::Partition, &entry), <[u8]>::to_vec);
+    let entry = IndexEntry { handle: append(&mut out, &partition), ..entry };
+    let filter = filter.map(|filter| {
+        let handle = append(&mut out, filter);
+        index(Level::Filter, &IndexEntry { handle, ..entry })
+    });
+    let top = top.map_or_else(|| index(Level::Top, &entry), <[u8]>::to_vec);
+    seal_led_to(&mut out, &top);
+    let dictionary = dictionary.map(|dictionary| append(&mut out, dictionary));
+    let top_index = append(&mut out, &top);
+    let filter_index = filter.map(|filter| append(&mut out, &filter));
+    let properties = append(&mut out, &[]);
+    let offset = out.len() as u64;
+    Footer { properties, top_index, filter_index, dictionary }.encode(ID, offset, &mut out);
+    out
+}
+
+/// Appends a block under a checksum that holds.
+fn append(out: &mut Vec<u8>, block: &[u8]) -> Handle {
+    let start = out.len();
+    out.extend_from_slice(block);
+    seal_plain(out, start, ID, start as u64);
+    Handle { offset: start as u64, len: (out.len() - start) as u32 }
+}
+
+/// The figures of a data block as far as it can be read, and a separator behind its last key.
+fn figures(block: &[u8]) -> (BlockStats, Vec<u8>) {
+    let mut stats = BlockStats::NONE;
+    let mut last = Vec::new();
+    let parsed = DataBlock::parse(Bytes::copy_from_slice(block)).ok();
+    let mut next = parsed.as_ref().and_then(|block| block.first().ok());
+    while let (Some(block), Some(record)) = (&parsed, next) {
+        let mut key = Vec::new();
+        block.push_row(&record, &mut key);
+        let _ = block.push_column(&record, &mut key);
+        encode_suffix(record.timestamp, record.seq, record.origin, record.kind, &mut key);
+        let Ok(view) = KeyView::parse(&key) else { break };
+        stats.add(view);
+        last = key;
+        next = block.after(&record).ok().flatten().filter(|_| stats.records < STEPS_MAX as u64);
+    }
+    (stats, separator(&last, None))
+}
+
+/// Seals the partition that the first entry of a top-level index leads to, where that is in `out`, and the data block that the first of its
+/// entries leads to.
+fn seal_led_to(out: &mut [u8], top: &[u8]) {
+    let mut index = top.to_vec();
+    for level in [Level::Top, Level::Partition] {
+        let first = IndexBlock::parse(Bytes::from(index), level)
+            .and_then(|index| index.handle(0, out.len() as u64));
+        let Ok(handle) = first else { return };
+        let frame = out.get_mut(handle.offset as usize..handle.end() as usize);
+        let Some((covered, checksum)) = frame.and_then(|frame| frame.split_last_chunk_mut()) else {
+            return;
+        };
+        *checksum = footer_checksum(covered, ID, handle.offset).to_le_bytes();
+        index = covered.split_last().map_or(&[][..], |(_, payload)| payload).to_vec();
+    }
 }
 
 fn read_file(bytes: Vec<u8>) {
@@ -145,7 +246,11 @@ fn read_file(bytes: Vec<u8>) {
     files.put_contents(Path::new(PATH), bytes);
     if let Ok(reader) = open(&files) {
         let _ = (reader.verify(&mut |_| {}), reader.index_rows(), reader.resident_bytes());
-        let _ = reader.walk(true, &mut |_| Ok(()));
+        let mut steps = 0;
+        let _ = reader.walk(true, &mut |_| {
+            steps += 1;
+            if steps < STEPS_MAX { Ok(()) } else { Err(Error::corruption(PATH, 0, "too long")) }
+        });
         let _ = reader.properties().tombstones();
         let _ = (reader.pin(), reader.index_memory(), reader.unpin());
         let _ = (reader.approximate_offset(b""), reader.approximate_offset(b"row\x00\x01"));
@@ -227,16 +332,38 @@ pub(crate) fn sealed_opens(bytes: &[u8]) -> bool {
     open(&files).is_ok_and(|reader| reader.coarse().is_some())
 }
 
+/// Whether all of a file of a data block and a partition opens: see [`sealed_blocks`].
+#[cfg(test)]
+pub(crate) fn blocks_open(bytes: &[u8]) -> bool {
+    let files = MemoryFiles::new();
+    files.put_contents(Path::new(PATH), sealed_blocks(bytes));
+    open(&files).is_ok_and(|reader| {
+        let read = walk(&reader, CursorOptions::default());
+        let wrong = reader.verify(&mut |_| {}).unwrap_err();
+        // The properties are none: all else is as it should be.
+        read.is_ok() && wrong.message().ends_with("the properties are wrong")
+    })
+}
+
+/// Inputs of [`sealed_blocks`] of one data block each: compressed in each way, with a dictionary and a partition of their own.
+#[cfg(test)]
+pub(crate) fn valid_blocks() -> Vec<Vec<u8>> {
+    let [block, _, _, _] = valid();
+    let mut inputs: Vec<_> =
+        (0..=choices::METHOD).map(|how| [&[how][..], &block].concat()).collect();
+    let dictionary = [&[choices::METHOD | choices::DICTIONARY][..], &block, &block];
+    inputs.push(dictionary.concat());
+    inputs
+}
+
 /// Valid encodings: a data block, an index block, a filter partition and a file.
 #[cfg(test)]
 pub(crate) fn valid() -> [Vec<u8>; 4] {
     use super::FilterKind;
     use super::data_builder::DataBlockBuilder;
     use super::filter::FilterForm;
-    use super::index::{BlockStats, IndexEntry};
-    use super::index_builder::IndexBuilder;
     use super::{SstOptions, SstWriter};
-    use crate::cell::{KeyView, Kind, encode_key};
+    use crate::cell::{Kind, encode_key};
 
     let files = MemoryFiles::new();
     let file = files.create(Path::new(PATH)).unwrap();
