@@ -72,6 +72,23 @@ pub fn request_frame(data: &[u8]) {
             let counted = parts::count(&message, &<WithFilter<v2::ReadRowsRequest>>::SHAPE);
             assert_eq!(counted, rows.row_keys.len() + rows.row_ranges.len());
         }
+        type Check = WithFilter<WithOrigins<v2::CheckAndMutateRowRequest>>;
+        let check = Check::decode(message.clone()).ok();
+        let plain = v2::CheckAndMutateRowRequest::decode(message.clone()).ok();
+        assert!(plain.is_none() || check.is_some(), "what is none to one is none to the other");
+        if let Some(WithFilter { request: WithOrigins(check), filter }) = check {
+            let mutations = check.true_mutations.len() + check.false_mutations.len();
+            assert!(parts::count(&message, &Check::SHAPE) >= mutations);
+            let _ = filter.map(|filter| Filter::decode(&filter));
+        }
+        if let Ok(modify) = v2::ReadModifyWriteRowRequest::decode(message.clone()) {
+            let counted = parts::count(&message, &v2::ReadModifyWriteRowRequest::SHAPE);
+            assert_eq!(counted, modify.rules.len());
+        }
+        if let Ok(stream) = v2::ReadChangeStreamRequest::decode(message.clone()) {
+            let counted = parts::count(&message, &v2::ReadChangeStreamRequest::SHAPE);
+            assert!(counted >= tokens(&stream));
+        }
         assert!(parts::count(&message, &Shape::All) <= 1 + message.len() / 2);
         // A number in a mutation may be none, and so not the same as itself; and a timestamp may be cut.
         let encoded = |message: &v2::MutateRowsRequest| {
@@ -99,6 +116,15 @@ pub fn request_frame(data: &[u8]) {
                 assert!(whole.entries.iter().map(|entry| &entry.row_key).eq(&rows));
             }
         }
+    }
+}
+
+/// How many tokens a request begins a stream with.
+fn tokens(request: &v2::ReadChangeStreamRequest) -> usize {
+    use v2::read_change_stream_request::StartFrom;
+    match &request.start_from {
+        Some(StartFrom::ContinuationTokens(from)) => from.tokens.len(),
+        _ => 0,
     }
 }
 
@@ -146,6 +172,33 @@ mod tests {
             .encode_to_vec()
     }
 
+    /// The messages of a conditional write, of one of rules, and of the begin of a stream.
+    fn requests() -> [Vec<u8>; 3] {
+        let mutation = |family: &str| {
+            let cell = v2::mutation::SetCell { family_name: family.into(), ..Default::default() };
+            v2::Mutation { mutation: Some(v2::mutation::Mutation::SetCell(cell)) }
+        };
+        let filter = v2::row_filter::Filter::PassAllFilter(true);
+        let check = v2::CheckAndMutateRowRequest {
+            row_key: "a".into(),
+            predicate_filter: Some(v2::RowFilter { filter: Some(filter) }),
+            true_mutations: vec![mutation("f"); 2],
+            false_mutations: vec![mutation("g")],
+            ..Default::default()
+        };
+        let rule = v2::ReadModifyWriteRule { family_name: "f".into(), ..Default::default() };
+        let modify = v2::ReadModifyWriteRowRequest {
+            row_key: "a".into(),
+            rules: vec![rule; 3],
+            ..Default::default()
+        };
+        let token = v2::StreamContinuationToken { token: "t".into(), ..Default::default() };
+        let from = v2::StreamContinuationTokens { tokens: vec![token; 3] };
+        let from = v2::read_change_stream_request::StartFrom::ContinuationTokens(from);
+        let stream = v2::ReadChangeStreamRequest { start_from: Some(from), ..Default::default() };
+        [check.encode_to_vec(), modify.encode_to_vec(), stream.encode_to_vec()]
+    }
+
     #[test]
     fn a_bulk_may_add_what_is_no_number() {
         let kind = Some(v2::value::Kind::FloatValue(f64::NAN));
@@ -164,6 +217,14 @@ mod tests {
         fn a_damaged_bulk_is_answered(at: prop::sample::Index, byte: u8) {
             let mut message = bulk();
             message[at.index(bulk().len())] = byte;
+            request_frame(&[&[0, 0, 0, 0, 0, message.len() as u8], &message[..]].concat());
+        }
+
+        #[test]
+        fn a_damaged_request_is_answered(which in 0..3_usize, at: prop::sample::Index, byte: u8) {
+            let mut message = requests()[which].clone();
+            let at = at.index(message.len());
+            message[at] = byte;
             request_frame(&[&[0, 0, 0, 0, 0, message.len() as u8], &message[..]].concat());
         }
 
