@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::future::{Either, select};
 use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2 as admin;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_rpc::google::rpc;
 use indicatif::ProgressBar;
 use prost::Message as _;
+use prost_types::Any;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -158,6 +160,14 @@ pub fn delay_of(status: &rpc::Status) -> Option<Duration> {
 /// How long the status of a call asks to wait: its details are a `google.rpc.Status`.
 pub fn delay_of_call(status: &Status) -> Option<Duration> {
     delay_of(&rpc::Status::decode(status.details()).ok()?)
+}
+
+/// Takes what may be the details of a call's status, and what may be its wish to wait, for fuzzing.
+pub(crate) fn fuzz(data: &[u8]) {
+    let details = Bytes::copy_from_slice(data);
+    let _ = delay_of_call(&Status::with_details(Code::Unavailable, "", details));
+    let wish = Any { type_url: RETRY_INFO.to_owned(), value: data.to_vec() };
+    let _ = delay_of(&rpc::Status { details: vec![wish], ..rpc::Status::default() });
 }
 
 /// A status in words.

@@ -111,6 +111,20 @@ pub struct Summary {
     pub left_out: u64,
 }
 
+impl Summary {
+    /// What came of these files.
+    fn of(shards: &[Shard]) -> Self {
+        let mut summary = Self { files: shards.len(), ..Self::default() };
+        for (rows, cells, bytes) in shards.iter().filter_map(|shard| shard.done) {
+            summary.rows += rows;
+            summary.cells += cells;
+            summary.bytes += bytes;
+        }
+        summary.left_out = shards.iter().map(|shard| shard.left_out).sum();
+        summary
+    }
+}
+
 /// A file and its rows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Shard {
@@ -120,6 +134,13 @@ struct Shard {
     /// Then: cells without a place in it.
     #[serde(default)]
     left_out: u64,
+}
+
+impl Shard {
+    fn counts(&self) -> [u64; 4] {
+        let (rows, cells, bytes) = self.done.unwrap_or_default();
+        [rows, cells, bytes, self.left_out]
+    }
 }
 
 /// The state of an export, beside its files.
@@ -369,13 +390,7 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
         save(&state_path, &state)?;
         place(&export.output, &state)?;
     }
-    let mut summary = Summary { files: count, ..Summary::default() };
-    for (rows, cells, bytes) in state.shards.iter().filter_map(|shard| shard.done) {
-        summary.rows += rows;
-        summary.cells += cells;
-        summary.bytes += bytes;
-    }
-    summary.left_out = state.shards.iter().map(|shard| shard.left_out).sum();
+    let summary = Summary::of(&state.shards);
     if summary.left_out > 0 {
         let count = summary.left_out;
         tell(
@@ -475,6 +490,8 @@ fn resumed(export: &Export, text: &str) -> Result<State> {
         .map_err(|error| Error::failed(format!("{error}; --overwrite begins anew")))?;
     if state.version != VERSION {
         return differs("another version of this program");
+    } else if !crate::leaves_room(state.shards.iter().flat_map(Shard::counts)) {
+        return differs("numbers that no export has");
     } else if state.server != export.target.address() {
         return Err(Error::failed(format!(
             "the export was begun from {0}: go on with --endpoint {0}, or begin anew with --overwrite",
@@ -492,6 +509,53 @@ fn resumed(export: &Export, text: &str) -> Result<State> {
         return differs("another number of files");
     }
     Ok(state)
+}
+
+/// Goes on with an export of which this is the state, for fuzzing: as far as that touches no file and asks no server.
+pub(crate) fn fuzz(text: &str) {
+    let Ok(begun) = serde_json::from_str::<State>(text) else { return };
+    let written = serde_json::to_string_pretty(&begun).unwrap_or_default();
+    let again = serde_json::from_str::<State>(&written).ok();
+    assert_eq!(again.as_ref(), Some(&begun), "what is written is read");
+    let export = as_begun(&begun);
+    for index in 0..begun.shards.len() {
+        // What takes its name where an export is at that.
+        let _ = hidden(&begun.file(&export.output, index));
+    }
+    if let Ok(state) = resumed(&export, text) {
+        let _ = Summary::of(&state.shards);
+    }
+}
+
+/// The export of a state, of the table `projects/p/instances/i/tables/t`.
+fn as_begun(state: &State) -> Export {
+    let target = Target {
+        endpoint: state.server.clone(),
+        project: "p".to_owned(),
+        instance: "i".to_owned(),
+        table: "t".to_owned(),
+        app_profile: String::new(),
+    };
+    Export {
+        target,
+        selection: state.selection.clone(),
+        format: state.format,
+        output: PathBuf::from("part"),
+        files: None,
+        workers: 1,
+        columns: Vec::new(),
+        timestamps: state.timestamps,
+        resume: true,
+        overwrite: false,
+        retry_for: Duration::ZERO,
+    }
+}
+
+/// Whether it would go on with that.
+#[cfg(test)]
+pub(crate) fn is_good(text: &str) -> bool {
+    let begun = serde_json::from_str::<State>(text);
+    begun.is_ok_and(|begun| resumed(&as_begun(&begun), text).is_ok())
 }
 
 /// The files that are named as those of an export, whatever their number, with something before and behind.

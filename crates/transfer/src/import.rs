@@ -100,6 +100,25 @@ pub struct Summary {
     pub rejected_path: PathBuf,
 }
 
+impl Summary {
+    /// What came of all that a journal notes.
+    pub(crate) fn of(journal: &Journal) -> Self {
+        let mut summary = Self {
+            files: journal.files().len(),
+            rejected_path: journal.rejected_path().to_owned(),
+            ..Self::default()
+        };
+        for file in journal.files() {
+            summary.rows += file.rows;
+            summary.cells += file.cells;
+            summary.bytes += file.bytes;
+            summary.empty += file.empty;
+            summary.rejected += file.rejected;
+        }
+        summary
+    }
+}
+
 /// Runs an import.
 pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary> {
     let sound = [
@@ -191,18 +210,7 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     saved?;
     check_still(import, &journal, stop)?;
     check_readable(unreadable, paths.len())?;
-    let mut summary = Summary {
-        files: journal.files().len(),
-        rejected_path: journal.rejected_path().to_owned(),
-        ..Summary::default()
-    };
-    for file in journal.files() {
-        summary.rows += file.rows;
-        summary.cells += file.cells;
-        summary.bytes += file.bytes;
-        summary.empty += file.empty;
-        summary.rejected += file.rejected;
-    }
+    let summary = Summary::of(&journal);
     journal.finish()?;
     Ok(summary)
 }

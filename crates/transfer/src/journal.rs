@@ -367,6 +367,42 @@ impl Journal {
     }
 }
 
+/// Goes on with an import of which these bytes are the state, for fuzzing: as far as that touches no file.
+pub(crate) fn fuzz(data: &[u8]) {
+    let Ok(begun) = serde_json::from_slice::<State>(data) else { return };
+    let text = serde_json::to_vec_pretty(&begun).unwrap_or_default();
+    let again = serde_json::from_slice::<State>(&text).ok();
+    assert_eq!(again.as_ref(), Some(&begun), "what is written is read");
+    // It is the one that is asked for.
+    if check_same(&begun, &begun).is_err() {
+        return;
+    }
+    let _ = begun.read.csv.given_micros();
+    let mut journal = Journal {
+        path: None,
+        state: begun,
+        parts: HashMap::new(),
+        rejected: None,
+        rejected_lock: None,
+        rejected_max: 0,
+        due: Instant::now() + SAVE_EVERY,
+    };
+    for index in 0..journal.files().len() {
+        for under_way in [true, false] {
+            let counts = Step { rows: 1, empty: 1, cells: 1, bytes: 1, ..Step::default() };
+            // An error says that too many were set aside.
+            let _ = journal.step(index, Step { under_way, ..counts });
+        }
+    }
+    let _ = crate::import::Summary::of(&journal);
+}
+
+/// Whether it would go on with that.
+#[cfg(test)]
+pub(crate) fn is_good(data: &[u8]) -> bool {
+    serde_json::from_slice::<State>(data).is_ok_and(|begun| check_same(&begun, &begun).is_ok())
+}
+
 /// Whether an import that was begun is the one that is asked for now.
 fn check_same(begun: &State, asked: &State) -> Result<()> {
     let differs = |what: &str| {
@@ -374,6 +410,14 @@ fn check_same(begun: &State, asked: &State) -> Result<()> {
     };
     if begun.version != VERSION {
         return differs("another version of this program");
+    }
+    let counts = |file: &FileState| {
+        [file.records, file.rows, file.empty, file.rejected, file.cells, file.bytes]
+    };
+    let is_sound =
+        begun.read.csv.now_micros >= 0 && crate::leaves_room(begun.files.iter().flat_map(counts));
+    if !is_sound {
+        return differs("a time or numbers that no import has");
     }
     if begun.server != asked.server {
         return Err(Error::failed(format!(

@@ -35,6 +35,10 @@ use error::{Error, ErrorKind, Result};
 /// Parts of the work that failed, of which an error tells why; of more, how many there are.
 const FAILURES_LISTED_MAX: usize = 10;
 
+/// What a state may say that was counted, of everything together: half of what a counter counts, so that nothing that is added
+/// makes it overflow. Bytes are counted, and no table has as many.
+const COUNTED_MAX: u64 = u64::MAX / 2;
+
 /// A worker's runtime: its requests and its file are all that runs on it.
 fn runtime() -> Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
@@ -65,6 +69,11 @@ fn lock_file(of: &Path, bar: &ProgressBar) -> Result<files::Lock> {
 
 fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
     mutex.lock().map_err(|_| Error::failed("another thread panicked"))
+}
+
+/// Whether what a state says that was counted, all of it together, leaves room to go on counting.
+fn leaves_room(mut counts: impl Iterator<Item = u64>) -> bool {
+    counts.try_fold(0_u64, u64::checked_add).is_some_and(|sum| sum <= COUNTED_MAX)
 }
 
 /// One error for parts of the work that failed while the others were done: why, of the first ones, and what that means.

@@ -7,6 +7,7 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::CellChunk;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::cell_chunk::RowStatus;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::row_range::{EndKey, StartKey};
+use prost::Message as _;
 use tonic::{Code, Status};
 
 use crate::client::{Client, Patience, Stop, delay_of_call, words};
@@ -16,6 +17,10 @@ use crate::row::{Cell, Row};
 /// How long a server may send nothing until it is asked again: Google's Java client waits as long. One that looks for
 /// rows says how far it is.
 const IDLE_MAX: Duration = Duration::from_mins(5);
+
+/// Bytes of a family's name, at most: each cell is given its own, and a message may have a cell in two bytes. Bigtable's limit is
+/// 64; one that is laxer is read as well.
+const FAMILY_BYTES_MAX: usize = 1 << 10;
 
 /// Puts the chunks of rows together.
 #[derive(Debug, Default)]
@@ -48,6 +53,9 @@ impl Assembler {
                 self.family = family;
                 if chunk.qualifier.is_none() {
                     return Err("a family without a qualifier");
+                }
+                if self.family.len() > FAMILY_BYTES_MAX {
+                    return Err("a family whose name is too long");
                 }
             }
             if let Some(qualifier) = chunk.qualifier {
@@ -84,6 +92,19 @@ impl Assembler {
             return Ok(row);
         }
         Ok(None)
+    }
+}
+
+/// Puts the chunks of what may be a message together, for fuzzing; up to the first that makes no row.
+pub(crate) fn fuzz(data: &[u8]) {
+    let Ok(message) = v2::ReadRowsResponse::decode(data) else { return };
+    let mut assembler = Assembler::default();
+    for chunk in message.chunks {
+        match assembler.take(chunk) {
+            Ok(None) => {}
+            Ok(Some(row)) => assert!(!row.key.is_empty() && !row.cells.is_empty()),
+            Err(_) => return,
+        }
     }
 }
 
@@ -317,6 +338,7 @@ mod tests {
             vec![chunk("a", None, "v", 0)],
             vec![chunk("a", Some(("f", "q")), "v", 0), chunk("b", Some(("f", "q")), "v", 0)],
             vec![ended(chunk("a", Some(("f", "q")), "v", 5))],
+            vec![chunk("a", Some(("f".repeat(FAMILY_BYTES_MAX + 1).as_str(), "q")), "v", 0)],
         ] {
             let mut assembler = Assembler::default();
             assert!(chunks.into_iter().any(|chunk| assembler.take(chunk).is_err()));
