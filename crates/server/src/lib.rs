@@ -27,6 +27,7 @@ pub mod chores;
 mod collect;
 pub mod config;
 pub mod dispatch;
+pub mod fuzzing;
 pub mod gather;
 pub mod grpc;
 pub mod health;

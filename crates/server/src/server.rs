@@ -59,7 +59,7 @@ use crate::workers::{self, Workers};
 const THREADS_EACH: usize = 3;
 
 /// The file descriptors of everything served, for reflection; see `scripts/descriptors.py`.
-const DESCRIPTORS: &[u8] = include_bytes!("../descriptors.bin");
+pub(crate) const DESCRIPTORS: &[u8] = include_bytes!("../descriptors.bin");
 
 /// A server that is running. Dropping it stops it too, without waiting.
 pub struct Running {

@@ -25,9 +25,9 @@
 //! | what metrics tell | `figures.rs` |
 
 mod figures;
-mod filter;
+pub(crate) mod filter;
 mod jobs;
-mod page;
+pub(crate) mod page;
 pub mod record;
 mod rests;
 mod sweep;

@@ -7,7 +7,7 @@
 //! What the value type of a family names of a bundle stays: a bundle is not deleted while one does, and an update that takes
 //! it away is one to be warned of.
 
-mod descriptors;
+pub(crate) mod descriptors;
 mod imports;
 mod named;
 mod parse;

@@ -20,6 +20,7 @@
 
 pub mod authorized_views;
 pub mod families;
+pub(crate) mod fuzzing;
 pub mod host;
 #[cfg(test)]
 pub(crate) mod memory_meta;

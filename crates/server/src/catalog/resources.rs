@@ -160,6 +160,11 @@ fn decode<'k>(key: &'k str, value: &[u8], revision: u64) -> Result<(usize, &'k s
     Ok((number, name, entry))
 }
 
+/// The key of a resource of the kind with this number in [`KINDS`], where one has it: for fuzzing.
+pub(super) fn key_of_kind(number: usize, name: &str) -> Option<String> {
+    KINDS.get(number).map(|kind| format!("{PREFIX}{}/{name}", kind.name))
+}
+
 fn key<R: Resource>(name: &str) -> String {
     format!("{PREFIX}{}/{name}", R::KIND)
 }

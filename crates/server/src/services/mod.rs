@@ -8,7 +8,7 @@ mod changes;
 mod data;
 mod iam;
 mod instances;
-mod operations;
+pub(crate) mod operations;
 mod tables;
 pub(crate) mod views;
 

@@ -124,7 +124,7 @@ impl OperationsService {
 }
 
 /// Whether a filter asks for operations that are done, or for those that are not; `None` for all. There are no other filters.
-fn asked_done(filter: &str) -> Result<Option<bool>, Status> {
+pub(crate) fn asked_done(filter: &str) -> Result<Option<bool>, Status> {
     if filter.trim().is_empty() {
         return Ok(None);
     }
