@@ -152,6 +152,9 @@ class Load:
                     if not self.killed.is_set() and error.code() != grpc.StatusCode.RESOURCE_EXHAUSTED:
                         self.problems.append(f"a call failed before the kill: {error.code()}: {error.details()}")
                         return
+                except Exception as error:  # noqa: BLE001
+                    self.problems.append(f"a thread died of {error!r}")
+                    return
         finally:
             stub.close()
 

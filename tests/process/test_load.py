@@ -16,6 +16,7 @@ from google.cloud.bigtable_v2.types import data
 from google.rpc import error_details_pb2, status_pb2
 
 from observe import SERVE_METRICS, metrics, skip
+from threads import in_threads
 
 KIB, MIB = 1 << 10, 1 << 20
 TABLE = "projects/p/instances/i/tables/t"
@@ -109,25 +110,6 @@ def small(make_server, open_table):
     server = make_server(env={"TEPUI_MEMORY": f"{BUDGET // MIB}MiB", **SERVE_METRICS})
     open_table(server.start())
     return server
-
-
-def in_threads(*works):
-    """Runs all at once; the first failure is raised when all have ended."""
-    failures = []
-
-    def run(work):
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
 
 
 @pytest.mark.timeout(600)
