@@ -14,8 +14,8 @@ at a random moment, starts the server again and reads everything back:
 
 What was found is what the next round builds on: a write that was lost without being acknowledged must not
 come back either. The memtable and the log segments are made small in most rounds, so that flushes,
-compactions and log rotations are among the moments at which the server dies. At the end the server is
-stopped by SIGTERM, and `tepui check` reads the directory.
+compactions and log rotations are among the moments at which the server dies, and most values are stored
+in files of values. At the end the server is stopped by SIGTERM, and `tepui check` reads the directory.
 
 A SIGKILL ends the process, not the machine: what the kernel was given survives. That writes are synced
 before they are acknowledged is proved elsewhere, by the file system in memory that forgets what was not.
@@ -63,6 +63,8 @@ FAILURES_SHOWN_MAX = 20
 # Small ones make flushes, compactions and rotations happen within seconds; None is the default.
 MEMTABLE_BYTES = ("1MiB", "1MiB", "4MiB", None)
 SEGMENT_BYTES = ("1MiB", "4MiB", None)
+# By default no value of these is stored in a file of values.
+SEPARATE_VALUES_BYTES = ("512B", "2KiB", None)
 
 ABSENT = -1
 
@@ -295,9 +297,13 @@ def verify(host: str, states: list[State], made: Made) -> tuple[list[str], int]:
 
 
 def start(server: Server, rng: random.Random) -> str:
-    """Starts the server with a memtable and segments of some size."""
-    memtable, segment = rng.choice(MEMTABLE_BYTES), rng.choice(SEGMENT_BYTES)
-    server.env = {k: v for k, v in (("TEPUI_ENGINE_MEMTABLE_BYTES", memtable), ("TEPUI_LOG_SEGMENT_BYTES", segment)) if v}
+    """Starts the server with a memtable and segments of some size, and values separated from some size on."""
+    chosen = {
+        "TEPUI_ENGINE_MEMTABLE_BYTES": rng.choice(MEMTABLE_BYTES),
+        "TEPUI_LOG_SEGMENT_BYTES": rng.choice(SEGMENT_BYTES),
+        "TEPUI_ENGINE_SEPARATE_VALUES_BYTES": rng.choice(SEPARATE_VALUES_BYTES),
+    }
+    server.env = {name: value for name, value in chosen.items() if value}
     return server.start()
 
 
