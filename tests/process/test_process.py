@@ -27,14 +27,14 @@ from prometheus_client.openmetrics import parser
 from harness import STOP_SECONDS_MAX, ServerError
 from observe import SERVE_METRICS, await_metrics, metrics, metrics_address, metrics_page, skip
 
-KIB = 1 << 10
+KIB, MIB = 1 << 10, 1 << 20
 
 
-def run(server, *arguments):
+def run(server, *arguments, prefix=()):
     """Runs the binary to its end, with the environment of a server: (exit code, all that it printed)."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("TEPUI_")}
     done = subprocess.run(
-        [server.binary, *arguments], capture_output=True, text=True, timeout=60, check=False, env={**clean, **server.env}
+        [*prefix, server.binary, *arguments], capture_output=True, text=True, timeout=60, check=False, env={**clean, **server.env}
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -376,64 +376,142 @@ def test_a_torn_record_at_the_end_of_the_log_is_cut(make_server, open_table):
     server.stop()
 
 
-def test_a_full_disk_refuses_writes_serves_reads_and_goes_on_once_there_is_room(make_server, open_table, scratch):
-    disk = scratch / "disk"
-    disk.mkdir()
-    # A small disk of the test's own, in a namespace that this process holds open.
-    holder = subprocess.Popen(
-        ["unshare", "-Urm", "sh", "-c", f"mount -t tmpfs -o size=48m tmpfs {disk} && echo ready && exec sleep 600"],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )
-    try:
-        if holder.stdout.readline().strip() != "ready":
-            skip("this system allows no mount in a namespace of one's own")
-        inside = ("nsenter", "-U", "-m", "--preserve-credentials", "-t", str(holder.pid))
-        ballast = str(disk / "ballast")
-        subprocess.run([*inside, "sh", "-c", f"head -c {16 << 20} /dev/zero > {ballast}"], check=True)
-        server = make_server("disk/data", prefix=inside, env={"TEPUI_LOG_SEGMENT_BYTES": "4MiB", "TEPUI_ENGINE_MEMTABLE_BYTES": "4MiB"})
-        table = open_table(server.start())
+@pytest.fixture
+def small_disk(scratch):
+    """Makes the directory `disk` a small disk of the test's own, so many bytes of it taken by the file `ballast`, in a namespace that a
+    process holds open: what a command begins with that sees it."""
+    with contextlib.ExitStack() as holders:
+        def make(size, taken):
+            disk = scratch / "disk"
+            disk.mkdir()
+            holder = holders.enter_context(subprocess.Popen(
+                ["unshare", "-Urm", "sh", "-c", f"mount -t tmpfs -o size={size} tmpfs {disk} && echo ready && exec sleep 600"],
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            ))
+            holders.callback(holder.kill)
+            if holder.stdout.readline().strip() != "ready":
+                skip("this system allows no mount in a namespace of one's own")
+            inside = ("nsenter", "-U", "-m", "--preserve-credentials", "-t", str(holder.pid))
+            subprocess.run([*inside, "sh", "-c", f"head -c {taken} /dev/zero > {disk}/ballast"], check=True)
+            return inside
 
-        def write(n):
-            table.mutate_row(f"r{n:05}", SetCell("f", "q", _noise(n), timestamp_micros=1000))
+        yield make
 
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            for written in range(5000):
-                # The one that the log has taken and has no room for.
-                met = pool.submit(write, written)
-                if concurrent.futures.wait([met], timeout=3).not_done:
-                    break
-                met.result()
-            assert not met.done() and written > 100
-            with pytest.raises(exceptions.ResourceExhausted, match="the disk is full"):
-                write(99_998)
-            # A table that is deleted keeps its files for a while, and a new one would take more.
-            instance = bigtable.Client(project="p", admin=True).instance("i")
-            for change in (instance.table("t").delete, instance.table("u").create):
-                with pytest.raises(exceptions.ResourceExhausted, match="removals alone"):
-                    change()
-            for n in range(0, written, 97):
-                assert table.read_row(f"r{n:05}").cells[0].value == _noise(n)
-            # A crash now would lose nothing, and so does going on.
-            subprocess.run([*inside, "rm", ballast], check=True)
-            met.result(timeout=15)
-        # Of memory there may be too little for another, until what waits for it is flushed.
-        deadline = time.monotonic() + 15
+
+def test_a_full_disk_refuses_writes_serves_reads_and_goes_on_once_there_is_room(make_server, open_table, scratch, small_disk):
+    inside = small_disk(48 * MIB, 16 * MIB)
+    server = make_server("disk/data", prefix=inside, env={"TEPUI_LOG_SEGMENT_BYTES": "4MiB", "TEPUI_ENGINE_MEMTABLE_BYTES": "4MiB"})
+    table = open_table(server.start())
+
+    def write(n):
+        table.mutate_row(f"r{n:05}", SetCell("f", "q", _noise(n), timestamp_micros=1000))
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        written = 0
         while True:
-            try:
-                write(99_999)
+            # The one that the log has taken and has no room for.
+            met = pool.submit(write, written)
+            if concurrent.futures.wait([met], timeout=3).not_done:
                 break
-            except exceptions.ResourceExhausted:
-                assert time.monotonic() < deadline, server.log_tail()
+            try:
+                met.result()
+                written += 1
+            except exceptions.ResourceExhausted as refused:
+                # On a busy machine flushes have to catch up.
+                assert "memory for writes is full" in str(refused)
                 time.sleep(0.05)
-        server.kill()
-        table = open_table(server.start())
-        rows = {r.row_key: r.cells[0].value for r in table.read_rows(ReadRowsQuery())}
-        assert all(rows.get(b"r%05d" % n) == _noise(n) for n in [*range(written + 1), 99_999])
-        assert b"r99998" not in rows
-        server.stop()
-    finally:
-        holder.kill()
-        holder.wait()
+        assert not met.done() and written > 100
+        with pytest.raises(exceptions.ResourceExhausted, match="the disk is full"):
+            write(99_998)
+        # A table that is deleted keeps its files for a while, and a new one would take more.
+        instance = bigtable.Client(project="p", admin=True).instance("i")
+        for change in (instance.table("t").delete, instance.table("u").create):
+            with pytest.raises(exceptions.ResourceExhausted, match="removals alone"):
+                change()
+        for n in range(0, written, 97):
+            assert table.read_row(f"r{n:05}").cells[0].value == _noise(n)
+        # A crash now would lose nothing, and so does going on.
+        subprocess.run([*inside, "rm", str(scratch / "disk" / "ballast")], check=True)
+        met.result(timeout=15)
+    # Of memory there may be too little for another, until what waits for it is flushed.
+    deadline = time.monotonic() + 15
+    while True:
+        try:
+            write(99_999)
+            break
+        except exceptions.ResourceExhausted:
+            assert time.monotonic() < deadline, server.log_tail()
+            time.sleep(0.05)
+    server.kill()
+    table = open_table(server.start())
+    rows = {r.row_key: r.cells[0].value for r in table.read_rows(ReadRowsQuery())}
+    assert all(rows.get(b"r%05d" % n) == _noise(n) for n in [*range(written + 1), 99_999])
+    assert b"r99998" not in rows
+    server.stop()
+
+
+def test_an_export_that_fills_the_disk_names_the_file_and_goes_on_once_there_is_room(make_server, open_table, scratch, small_disk, monkeypatch):
+    server = make_server()
+    host = server.start()
+    monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", host)
+    instance = bigtable.Client(project="p", admin=True).instance("i")
+    instance.table("t").create([b"r00250", b"r00500", b"r00750"], {"f": None})
+    fill(open_table(host), 1000, size=4 * KIB)
+    whole, disk = scratch / "whole", scratch / "disk"
+
+    def export(to, *more, prefix=()):
+        of = ["--endpoint", host, "--project=p", "--instance=i", "--table=t", "--format=csv", "--columns=f:q", "--files=4", "--workers=1"]
+        return run(server, "export", *of, str(to / "part"), *more, prefix=prefix)
+
+    code, text = export(whole)
+    assert code == 0 and "into 4 files" in text, text
+    # Two of four files have room.
+    inside = small_disk(8 * MIB, 5 * MIB + 512 * KIB)
+    for more in ((), ("--resume",)):
+        code, text = export(disk, *more, prefix=inside)
+        assert code == 1 and f"{disk}/part-00002-of-00004.csv" in text and "No space left" in text, text
+    subprocess.run([*inside, "rm", str(disk / "ballast")], check=True)
+    code, text = export(disk, "--resume", prefix=inside)
+    assert code == 0 and "exported 1000 rows, 1000 cells into 4 files" in text, text
+    # Nothing else is left, either.
+    subprocess.run([*inside, "diff", "-r", str(whole), str(disk)], check=True)
+    server.stop()
+
+
+def test_an_import_whose_rejected_records_fill_the_disk_says_so_and_goes_on_once_there_is_room(make_server, scratch, small_disk):
+    server = make_server()
+    host = server.start()
+    rows, disk = scratch / "rows.csv", scratch / "disk"
+    # Every other record has a value too many.
+    lines = [f"r{n:05},v{n}@1000\nw{n:05},v{n}@1000,{'x' * 2000}\n" for n in range(1000)]
+    rows.write_text(",f\n,q\n" + "".join(lines))
+
+    def transfer(command, table, *more, prefix=()):
+        of = ["--endpoint", host, "--project=p", "--instance=i", "--table", table, "--timestamp=value-encoded"]
+        return run(server, command, *of, *more, prefix=prefix)
+
+    def import_(table, where, *more, prefix=()):
+        kept = [f"--state={where}/state.json", f"--rejected={where}/rejected.jsonl", "--max-rejected=1000000", "--batch-size=50"]
+        return transfer("import", table, str(rows), "--create", *kept, *more, prefix=prefix)
+
+    whole = scratch / "whole"
+    whole.mkdir()
+    code, text = import_("whole", whole)
+    assert code == 3 and "imported 1000 rows" in text and "1000 records were rejected" in text, text
+    inside = small_disk(8 * MIB, 7 * MIB)
+    for more in ((), ("--resume",)):
+        code, text = import_("t", disk, *more, prefix=inside)
+        assert code == 1 and f"{disk}/rejected.jsonl" in text and "No space left" in text, text
+    subprocess.run([*inside, "rm", str(disk / "ballast")], check=True)
+    code, text = import_("t", disk, "--resume", prefix=inside)
+    assert code == 3 and "imported 1000 rows" in text and "1000 records were rejected" in text, text
+    subprocess.run([*inside, "diff", "-r", str(whole), str(disk)], check=True)
+    for table in ("whole", "t"):
+        code, text = transfer("export", table, "--format=csv", "--files=1", str(scratch / "out" / table))
+        assert code == 0, text
+    exported = [(scratch / "out" / f"{table}-00000-of-00001.csv").read_text() for table in ("whole", "t")]
+    assert exported[0] == exported[1] and exported[0].count("\n") == 2 + 1000
+    server.stop()
 
 
 def _noise(n):
