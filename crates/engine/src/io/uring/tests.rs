@@ -431,15 +431,14 @@ impl tracing::Subscriber for Told {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-#[test]
-fn where_io_uring_is_forbidden_the_log_says_so_once_however_many_threads_attach() {
-    let mut rig = Rig::new(IoMode::Direct);
-    let metrics = rig.files.metrics().unwrap();
+/// How often the log says that io_uring is forbidden while so many threads attach to one engine.
+fn told_of_a_refusal(threads: usize) -> usize {
+    let metrics = LocalFiles::new(IoMode::Direct).metrics().unwrap();
     let forbidden: fn() -> std::io::Result<IoUring> = || Err(Errno::PERM.into());
-    rig.io = Arc::new(UringIo::with_set_up(Arc::new(ThreadSpawner), metrics, forbidden));
+    let io = Arc::new(UringIo::with_set_up(Arc::new(ThreadSpawner), metrics, forbidden));
     let told = Arc::new(AtomicUsize::new(0));
-    let threads = (0..4).map(|_| {
-        let (io, told) = (Arc::clone(&rig.io), Arc::clone(&told));
+    let threads = (0..threads).map(|_| {
+        let (io, told) = (Arc::clone(&io), Arc::clone(&told));
         let attach = move || {
             tracing::subscriber::with_default(Told(told), || {
                 runtime().block_on(async { drop(io.attach().unwrap()) });
@@ -448,8 +447,21 @@ fn where_io_uring_is_forbidden_the_log_says_so_once_however_many_threads_attach(
         };
         ThreadSpawner.spawn("attaches", Box::new(attach)).unwrap()
     });
-    threads.for_each(|thread| thread.join());
-    assert_eq!(told.load(Ordering::Relaxed), 1);
+    let threads: Vec<_> = threads.collect();
+    threads.into_iter().for_each(|thread| thread.join());
+    told.load(Ordering::Relaxed)
+}
+
+#[test]
+fn where_io_uring_is_forbidden_the_log_says_so_once_however_many_threads_attach() {
+    // While another test's thread is the first to say it, to nobody, what is said here may be lost; once it was heard, nothing is.
+    let is_heard = (0..100).any(|_| {
+        let told = told_of_a_refusal(1);
+        assert!(told <= 1, "{told}");
+        told == 1
+    });
+    assert!(is_heard);
+    assert_eq!(told_of_a_refusal(4), 1);
 }
 
 #[test]
