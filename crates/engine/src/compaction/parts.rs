@@ -191,6 +191,7 @@ impl<T: Send> Drop for Begun<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::until;
 
     /// What is handed on, and what is left.
     fn all<T: Send>(parts: &Parts<T>) -> Vec<Result<T>> {
@@ -281,9 +282,7 @@ mod tests {
         let helper = Arc::clone(&parts);
         std::thread::scope(|scope| {
             let first = scope.spawn(|| helper.help());
-            while parts.lock().running == 0 {
-                std::thread::yield_now();
-            }
+            until("the helper has begun", || parts.lock().running > 0);
             assert!(parts.help());
             assert!(!parts.help(), "the third is not begun");
             failed.send(()).unwrap();

@@ -25,6 +25,7 @@ use crate::read::Projection;
 use crate::schema::FamilyOptions;
 use crate::sst::BLOCK_BYTES_MAX;
 use crate::sst::testing::TestIo;
+use crate::testing::until;
 
 mod collector;
 mod compaction;
@@ -413,9 +414,7 @@ fn a_tablet_is_not_dropped_in_the_middle_of_an_edit_of_its_manifest() {
     let manifest = rig.tablet.lock_manifest();
     std::thread::scope(|scope| {
         let dropper = scope.spawn(|| rig.engine.drop_tablet(rig.tablet.id()));
-        while !rig.tablet.is_dropped() {
-            std::thread::yield_now();
-        }
+        until("the tablet is dropped", || rig.tablet.is_dropped());
         // The drop stands before the lock, so the directory is still there.
         for _ in 0..1000 {
             std::thread::yield_now();

@@ -25,6 +25,7 @@ use tepui_engine::tablet::{ReadView, ScanOptions, Tablet, TabletId};
 use crate::harness::{
     Model, Rig, START_MICROS, env, open_started, plain_schema, put, scan, tiny_options,
 };
+use crate::until::until;
 
 fn batch(row: &str, value: &str) -> RowBatch {
     RowBatch { row: row.as_bytes().to_vec().into(), mutations: vec![put(1, "q", 1000, value)] }
@@ -311,15 +312,11 @@ fn a_disk_that_others_fill_holds_the_write_that_met_it_refuses_others_and_goes_o
         let tablet = Arc::clone(&rig.tablet);
         let row = format!("row-{acknowledged:04}");
         let mut write = Box::pin(async move { tablet.apply(batch(&row, "in time")).await });
-        let done = loop {
-            if let Some(done) = (&mut write).now_or_never() {
-                break Some(done);
-            }
-            if rig.engine.health() != Health::Serving {
-                break None;
-            }
-            std::thread::yield_now();
-        };
+        let mut done = None;
+        until("a write is done, or held", || {
+            done = (&mut write).now_or_never();
+            done.is_some() || rig.engine.health() != Health::Serving
+        });
         let Some(done) = done else { break write };
         done.unwrap();
         acknowledged += 1;
@@ -348,9 +345,7 @@ fn a_disk_that_others_fill_holds_the_write_that_met_it_refuses_others_and_goes_o
 
     rig.faults.set_quota_bytes(None);
     block_on(met).unwrap();
-    while rig.engine.health() != Health::Serving {
-        std::thread::yield_now();
-    }
+    until("the engine serves again", || rig.engine.health() == Health::Serving);
     block_on(rig.tablet.apply(batch("later", "yes"))).unwrap();
     assert_eq!(catalog_commit(&rig.engine, "new", Some("x")), None);
     assert!(block_on(rig.tablet.fence_changes()).unwrap() > fence);

@@ -20,6 +20,7 @@ use tepui_engine::read::Projection;
 use tepui_engine::tablet::{ReadView, Tablet};
 
 use crate::harness::{Rig, plain_schema, put, scan, tiny_options};
+use crate::until::until;
 
 const WRITERS: u64 = 3;
 const ROWS_PER_WRITER: u64 = 24;
@@ -260,9 +261,7 @@ fn a_power_cut_among_running_threads_loses_nothing_that_was_acknowledged() {
             let moment = 200 + seed * 400;
             let total =
                 || acknowledged.iter().map(|a| a.load(Ordering::Acquire) / 2).max().unwrap();
-            while total() < moment.min(BATCHES - 1) {
-                std::thread::yield_now();
-            }
+            until("so many are acknowledged", || total() >= moment.min(BATCHES - 1));
             let skip = dropped_rows();
             let before = acknowledged_rows(&acknowledged, &skip);
             let mode = if seed % 2 == 0 { CrashMode::Strict } else { CrashMode::Torn };

@@ -22,6 +22,8 @@ mod offline;
 mod salvage;
 mod shortages;
 mod slow_disk;
+#[path = "../support/until.rs"]
+mod until;
 mod values;
 mod versions;
 mod widths;

@@ -11,6 +11,7 @@ use crate::log::record::FILE_HEADER_BYTES;
 use crate::log::testing::{BusyClock, SyncGate, Watch, World, append, batch, dir, encoded_large};
 use crate::log::worker::MARKER_AFTER_IDLE_MICROS;
 use crate::relay;
+use crate::testing::until;
 
 mod held;
 mod removal;
@@ -32,6 +33,10 @@ fn start(log: &Arc<LocalLog>) -> Arc<Watch> {
 
 fn file(id: u64) -> PathBuf {
     dir().join(segment_name(id))
+}
+
+fn until_the_thread_waits(log: &LocalLog) {
+    until("the thread waits for a call", || lock(&log.shared.queue).awaited.is_some());
 }
 
 #[test]
@@ -60,9 +65,7 @@ fn what_is_queued_before_the_thread_is_called_is_one_group() {
     let opened = world.open(always()).unwrap();
     let watch = start(&opened.log);
     for round in 0..10 {
-        while lock(&opened.log.shared.queue).awaited.is_none() {
-            std::thread::yield_now();
-        }
+        until_the_thread_waits(&opened.log);
         let groups = opened.log.figures().groups;
         for n in 1..=30 {
             let mut one = std::iter::once(append(1, round * 30 + n));
@@ -85,9 +88,7 @@ fn a_thread_with_a_relay_calls_the_log_once_for_all_that_its_tasks_queue() {
     let mut relay = Box::pin(relay::serve());
     let mut turn = || assert!(relay.as_mut().now_or_never().is_none());
     turn();
-    while lock(&opened.log.shared.queue).awaited.is_none() {
-        std::thread::yield_now();
-    }
+    until_the_thread_waits(&opened.log);
     for n in 1..=30 {
         let mut one = std::iter::once(append(1, n));
         assert_eq!(log.append_all(&mut one, false).unwrap(), Owes::Call);
@@ -99,9 +100,7 @@ fn a_thread_with_a_relay_calls_the_log_once_for_all_that_its_tasks_queue() {
     assert_eq!(log.figures().groups, 1);
     // Without one it is called at once.
     drop(relay);
-    while lock(&opened.log.shared.queue).awaited.is_none() {
-        std::thread::yield_now();
-    }
+    until_the_thread_waits(&opened.log);
     log.append_all(&mut std::iter::once(append(1, 31)), false).unwrap();
     relay::call(&log);
     watch.wait(31).unwrap();
@@ -259,10 +258,10 @@ fn an_idle_log_writes_one_marker_and_no_more() {
     let with_batch = len();
     assert!(with_batch > opening);
     world.clock.advance_micros(MARKER_AFTER_IDLE_MICROS);
-    while len() == with_batch {
+    until("a marker is written", || {
         opened.log.poke();
-        std::thread::yield_now();
-    }
+        len() != with_batch
+    });
     let with_marker = len();
     assert_eq!(with_marker, with_batch + 24 + 1);
     world.clock.advance_micros(10 * MARKER_AFTER_IDLE_MICROS);
@@ -291,10 +290,13 @@ fn with_an_interval_a_write_is_published_at_once_and_synced_in_time() {
     watch.wait(1).unwrap();
     assert_eq!(world.files.count(FaultOp::Sync), before);
     world.clock.advance_micros(50_000);
-    while world.files.count(FaultOp::Sync) == before {
-        opened.log.poke();
-        std::thread::yield_now();
-    }
+    let until_syncs = |syncs| {
+        until("the interval is over", || {
+            opened.log.poke();
+            world.files.count(FaultOp::Sync) >= syncs
+        });
+    };
+    until_syncs(before + 1);
     // Under load, when the timer gets no turn.
     opened.log.append(append(1, 2)).unwrap();
     watch.wait(2).unwrap();
@@ -302,10 +304,7 @@ fn with_an_interval_a_write_is_published_at_once_and_synced_in_time() {
     world.clock.advance_micros(50_000);
     opened.log.append(append(1, 3)).unwrap();
     watch.wait(3).unwrap();
-    while world.files.count(FaultOp::Sync) < before + 2 {
-        opened.log.poke();
-        std::thread::yield_now();
-    }
+    until_syncs(before + 2);
 }
 
 #[test]
@@ -331,13 +330,6 @@ fn a_failed_write_or_sync_is_final() {
         assert_eq!(watch.published(), 1);
         let again = World::on(world.memory.clone()).open(always()).unwrap();
         assert_eq!(again.seqs()[0], 1, "what was published is there");
-    }
-}
-
-/// Waits for something that other threads do.
-fn until(done: impl Fn() -> bool) {
-    while !done() {
-        std::thread::yield_now();
     }
 }
 
@@ -403,7 +395,7 @@ fn what_is_published_is_in_the_list_of_segments() {
             opened.log.write_queued(false);
         }
         if left.is_some() {
-            until(|| opened.log.lacks_room());
+            until("the log lacks room", || opened.log.lacks_room());
             world.files.set_quota_bytes(None);
         }
         seeker.watch.wait(40).unwrap();

@@ -9,6 +9,7 @@ use crate::error::ErrorKind;
 use crate::io::{CrashMode, Fault, FaultOp, Rng, SeededRng};
 use crate::log::LogOptions;
 use crate::log::testing::{SyncGate, World, encoded, encoded_large};
+use crate::testing::until;
 
 fn pipeline(world: &World) -> CommitPipeline {
     pipeline_with(world, SyncMode::Always)
@@ -177,10 +178,10 @@ async fn an_interval_also_runs_from_a_commit_that_its_caller_wrote() {
         begin(&pipeline, n, 1).await.applied().await.unwrap();
         assert_eq!(world.files.count(FaultOp::Sync), before);
         world.clock.advance_micros(50_000);
-        while world.files.count(FaultOp::Sync) == before {
+        until("the interval is over", || {
             log.poke();
-            std::thread::yield_now();
-        }
+            world.files.count(FaultOp::Sync) > before
+        });
     }
 }
 

@@ -744,9 +744,7 @@ fn values_are_not_moved_at_leisure_while_somebody_waits_to_merge_everything() {
                 let merge = move || merges.compact_fully().unwrap();
                 let thread = ThreadSpawner.spawn("merge", Box::new(merge)).unwrap();
                 *waiting.lock().unwrap() = Some(thread);
-                while tablet.jobs().awaited == 0 {
-                    std::thread::yield_now();
-                }
+                until("the merge waits", || tablet.jobs().awaited > 0);
             }
         })));
         rig.tablet.claim_to_reclaim().unwrap().run().unwrap();

@@ -19,7 +19,7 @@ fn a_segment_that_finds_no_open_file_holds_the_queue_until_there_is_one() {
         for n in 2..=20 {
             opened.log.append(append(7, n)).unwrap();
         }
-        until(|| opened.log.figures().segment_retries >= before + 3);
+        until("three tries", || opened.log.figures().segment_retries >= before + 3);
         assert!(watch.published() < 20, "{op:?}");
         world.files.heal();
         watch.wait(20).unwrap();
@@ -46,7 +46,7 @@ fn a_full_disk_holds_what_is_queued_until_there_is_room() {
             opened.log.write_queued(false);
         }
         // At once, and not after a while.
-        until(|| opened.log.held().is_some());
+        until("the log is held", || opened.log.held().is_some());
         let told = opened.log.held().unwrap();
         assert!(told.starts_with("the disk is full, and writes wait for room: "), "{told}");
         assert!(opened.log.lacks_room() && watch.published() < 20, "{left}");
@@ -58,10 +58,10 @@ fn a_full_disk_holds_what_is_queued_until_there_is_room() {
             other.append(&[7; 20]).unwrap();
         }
         let retries = opened.log.figures().segment_retries;
-        until(|| opened.log.figures().segment_retries >= retries + 2);
+        until("two tries", || opened.log.figures().segment_retries >= retries + 2);
         world.files.set_quota_bytes(None);
         watch.wait(20).unwrap();
-        until(|| !opened.log.lacks_room());
+        until("there is room", || !opened.log.lacks_room());
         assert_eq!(opened.log.held(), None);
         opened.log.close().unwrap();
         assert_eq!(world.open(always()).unwrap().seqs(), (1..=20).collect::<Vec<_>>(), "{left}");
@@ -116,7 +116,9 @@ fn a_segment_without_room_for_all_of_it_uses_what_there_is_and_syncs_before_it_w
     while !opened.log.lacks_room() {
         n += 1;
         opened.log.append(large(n)).unwrap();
-        until(|| watch.published() == n || opened.log.lacks_room());
+        until("the batch is published, or has no room", || {
+            watch.published() == n || opened.log.lacks_room()
+        });
     }
     assert!(n > 8, "{n} batches of a third of a megabyte found room in three");
     // Whoever needs what is published to be durable, as a flush does, is not kept.
@@ -140,7 +142,7 @@ fn a_log_that_waits_for_room_does_not_keep_a_server_from_closing_and_leaves_no_h
     for n in 1..=20 {
         opened.log.append(append(7, n)).unwrap();
     }
-    until(|| opened.log.lacks_room());
+    until("the log lacks room", || opened.log.lacks_room());
     opened.log.hurry();
     assert_eq!(watch.wait(20).unwrap_err().kind(), ErrorKind::NoSpace);
     assert_eq!(opened.log.close().unwrap_err().kind(), ErrorKind::ReadOnly);
@@ -194,7 +196,7 @@ fn a_log_that_is_held_says_so_and_does_not_keep_a_server_from_closing() {
     for n in 2..=20 {
         opened.log.append(append(7, n)).unwrap();
     }
-    until(|| opened.log.held().is_some());
+    until("the log is held", || opened.log.held().is_some());
     opened.log.hurry();
     assert!(watch.wait(20).is_err());
     assert!(opened.log.close().is_err());
@@ -222,7 +224,7 @@ fn a_log_whose_device_stands_still_says_so_until_it_goes_on() {
     assert!(reason.contains("11 s"), "{reason}");
     gate.open();
     watch.wait(1).unwrap();
-    until(|| opened.log.held().is_none());
+    until("the log is held no more", || opened.log.held().is_none());
 }
 
 #[test]
@@ -239,10 +241,10 @@ fn a_sync_asked_for_during_another_is_done_with_it_though_no_segment_can_follow(
         let rotation = scope.spawn(|| log.rotate());
         gate.wait_arrived(1);
         let sync = scope.spawn(|| log.sync(1));
-        until(|| lock(&log.shared.queue).sync_asked > 0);
+        until("a sync is asked for", || lock(&log.shared.queue).sync_asked > 0);
         world.files.inject(Fault::new(FaultOp::Create).kind(ErrorKind::Exhausted).sticky());
         drop(guard);
-        until(|| log.figures().segment_retries > retries);
+        until("another try", || log.figures().segment_retries > retries);
         let is_told = lock(&log.shared.queue).sync_asked == 0;
         let syncs = log.figures().syncs - syncs;
         assert!(!rotation.is_finished());
