@@ -486,39 +486,6 @@ fn a_disk_that_others_fill_refuses_drops_of_rows_until_there_is_room_and_nothing
 }
 
 #[test]
-fn every_failing_operation_keeps_what_was_acknowledged() {
-    for op in [FaultOp::Create, FaultOp::Append, FaultOp::Sync, FaultOp::SyncDir, FaultOp::Read] {
-        for nth in 1..12 {
-            let disk = Arc::new(MemoryFiles::new());
-            let rig = faulty(&disk);
-            rig.faults.inject(Fault::new(op).nth(nth));
-            let mut model = Model::default();
-            for n in 0..40 {
-                let row = format!("row-{n:02}");
-                let mutations = vec![put(1, "q", 1000, &format!("value {n} of a row"))];
-                let request =
-                    RowBatch { row: row.clone().into_bytes().into(), mutations: mutations.clone() };
-                if block_on(rig.tablet.apply_when_room(request)).is_ok() {
-                    model.apply(row.as_bytes(), &mutations);
-                }
-                if n % 10 == 9 {
-                    drop(block_on(rig.tablet.flush()));
-                    drop(rig.engine.run_background());
-                }
-            }
-            drop(rig);
-            let rig = faulty(&disk);
-            let rows = scan(&rig.tablet, RowRange::all(), Projection::all(), false, None).unwrap();
-            let expected = model.rows(&RowRange::all());
-            // A write that failed may still have reached the disk; one that succeeded must have.
-            for row in expected {
-                assert!(rows.contains(&row), "{op:?} {nth}: lost {:?}", row.key);
-            }
-        }
-    }
-}
-
-#[test]
 fn a_second_process_is_refused_by_name() {
     let disk = Arc::new(MemoryFiles::new());
     let rig = faulty(&disk);
