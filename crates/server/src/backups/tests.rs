@@ -26,6 +26,10 @@ use crate::catalog::styles::CompactionStyles;
 
 mod bad_days;
 mod policies;
+#[path = "../../../engine/tests/support/until.rs"]
+mod until;
+
+use until::until;
 
 const TABLE: &str = "projects/p/instances/i/tables/t";
 const OTHER: &str = "projects/p/instances/j/tables/other";
@@ -163,9 +167,8 @@ impl Place {
 
     /// Waits for the threads that work for operations.
     fn idle(&self) {
-        while self.backups.jobs.load(std::sync::atomic::Ordering::Acquire) > 0 {
-            std::thread::yield_now();
-        }
+        let jobs = &self.backups.jobs;
+        until("all work is done", || jobs.load(std::sync::atomic::Ordering::Acquire) == 0);
     }
 
     /// Sweeps, and again when what that began is done.

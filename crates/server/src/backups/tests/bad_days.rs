@@ -344,9 +344,7 @@ fn on_a_full_disk_backups_are_deleted_and_expire() {
     let tablet = place.tablet(TABLE);
     let mut waits = Box::pin(tablet.apply(of_row("row", "second")));
     assert!((&mut waits).now_or_never().is_none());
-    while !matches!(place.engine.health(), Health::Held { .. }) {
-        std::thread::yield_now();
-    }
+    until("the log is held", || matches!(place.engine.health(), Health::Held { .. }));
     place.backups.delete(BACKUP).unwrap();
     place.pass(11 * HOUR);
     place.backups.sweep();
