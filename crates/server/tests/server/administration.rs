@@ -1,8 +1,10 @@
 //! Administration beside a disk that fails or stands still, and what one resource says of another.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use prost_types::field_descriptor_proto::Type as FieldType;
 use prost_types::{FileDescriptorProto, FileDescriptorSet};
-use tepui_engine::io::ManualClock;
+use tepui_engine::io::{Clock, ManualClock};
 use tepui_server::api::admin::authorized_view::{AuthorizedView as ViewType, SubsetView};
 use tepui_server::api::admin::r#type::{Kind, Proto};
 
@@ -245,19 +247,54 @@ async fn a_sweep_that_stands_still_does_not_keep_the_server_from_draining() {
     stopping.await.unwrap().unwrap();
 }
 
-/// Waits until the sweeps of a server with metrics have begun that do not wait; its end waits for those.
-async fn sweeps_begun(server: &TestServer) {
-    // Metrics and sweeps are the same thread's: where it has answered in a later millisecond than its first, they have.
-    scrape(server, "/metrics").await;
-    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    scrape(server, "/metrics").await;
+/// The time, and how often the thread of the chores has asked for that which does not jump.
+#[derive(Debug)]
+struct ChoresClock {
+    time: ManualClock,
+    asked: AtomicU64,
+}
+
+impl Clock for ChoresClock {
+    fn now_micros(&self) -> i64 {
+        self.time.now_micros()
+    }
+
+    fn monotonic_micros(&self) -> u64 {
+        if std::thread::current().name() == Some("tepui-chores") {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+        }
+        self.time.monotonic_micros()
+    }
+}
+
+impl ChoresClock {
+    fn new() -> (ManualClock, Arc<Self>, Env) {
+        let time = ManualClock::new(1_767_225_600_000_000);
+        let clock = Arc::new(Self { time: time.clone(), asked: AtomicU64::new(0) });
+        let env = Env { clock: Arc::<Self>::clone(&clock), ..memory() };
+        (time, clock, env)
+    }
+
+    /// A server that has begun its first sweep of tables; its end waits for that.
+    async fn server_that_sweeps(&self, env: &Env, set: impl FnOnce(&mut Config)) -> TestServer {
+        let before = self.asked.load(Ordering::Relaxed);
+        let server = start_with(env, set).await;
+        // The first sweep of tables asks once, and what is to be done four times a second asks each time. Both are due at the start: at the
+        // third time of the one the other has had its turn.
+        let sweep = async {
+            while self.asked.load(Ordering::Relaxed) < before + 4 {
+                tokio::task::yield_now().await;
+            }
+        };
+        in_time("the first sweep", sweep).await;
+        server
+    }
 }
 
 #[tokio::test]
 async fn a_start_that_is_told_to_keep_what_has_expired_lets_it_be_had_back() {
     for keeps in [true, false] {
-        let clock = Arc::new(ManualClock::new(1_767_225_600_000_000));
-        let env = Env { clock: Arc::<ManualClock>::clone(&clock), ..memory() };
+        let (time, clock, env) = ChoresClock::new();
         let server = start(&env).await;
         server.create(&[]).await;
         server.set("r", b"v").await.unwrap();
@@ -265,15 +302,9 @@ async fn a_start_that_is_told_to_keep_what_has_expired_lets_it_be_had_back() {
         server.tables().delete_table(admin::DeleteTableRequest { name }).await.unwrap();
         server.stop().await;
 
-        clock.advance_micros(8 * DAY_MICROS);
-        let told = |keeps| {
-            move |config: &mut Config| {
-                serve_metrics(config);
-                config.keep_expired = keeps;
-            }
-        };
-        let server = start_with(&env, told(keeps)).await;
-        sweeps_begun(&server).await;
+        time.advance_micros(8 * DAY_MICROS);
+        let told = |keeps| move |config: &mut Config| config.keep_expired = keeps;
+        let server = clock.server_that_sweeps(&env, told(keeps)).await;
         server.stop().await;
 
         let server = start_with(&env, told(true)).await;
@@ -291,8 +322,7 @@ async fn a_start_that_is_told_to_keep_what_has_expired_lets_it_be_had_back() {
 
 #[tokio::test]
 async fn a_clock_that_was_wrong_at_one_start_costs_no_deleted_table() {
-    let clock = Arc::new(ManualClock::new(1_767_225_600_000_000));
-    let env = Env { clock: Arc::<ManualClock>::clone(&clock), ..memory() };
+    let (time, clock, env) = ChoresClock::new();
     let server = start(&env).await;
     server.create(&[]).await;
     server.set("r", b"v").await.unwrap();
@@ -300,12 +330,11 @@ async fn a_clock_that_was_wrong_at_one_start_costs_no_deleted_table() {
     server.tables().delete_table(admin::DeleteTableRequest { name }).await.unwrap();
     server.stop().await;
 
-    clock.set_wall_micros(1_767_225_600_000_000 + 40 * DAY_MICROS as i64);
-    let server = start_with(&env, serve_metrics).await;
-    sweeps_begun(&server).await;
+    time.set_wall_micros(1_767_225_600_000_000 + 40 * DAY_MICROS as i64);
+    let server = clock.server_that_sweeps(&env, |_| {}).await;
     server.stop().await;
 
-    clock.set_wall_micros(1_767_225_600_000_000 + DAY_MICROS as i64);
+    time.set_wall_micros(1_767_225_600_000_000 + DAY_MICROS as i64);
     let server = start(&env).await;
     let name = TABLE.to_owned();
     server.tables().undelete_table(admin::UndeleteTableRequest { name }).await.unwrap();
