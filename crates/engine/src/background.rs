@@ -254,8 +254,9 @@ fn claim_to_look(tablets: &[Arc<Tablet>]) -> Option<Look> {
     keeping.iter().find_map(|tablet| tablet.claim_to_look())
 }
 
-fn keep_house(engine: &Engine) -> Option<Duration> {
-    keep_house_at(engine, engine.core().options.delete_bytes_per_second)
+/// Keeps house, and removes files at the pace that the disk's space asks for.
+pub(crate) fn keep_house(engine: &Engine) -> Option<Duration> {
+    keep_house_at(engine, engine.core().removal_pace())
 }
 
 /// Keeps house, and removes files at this pace; 0 for none.

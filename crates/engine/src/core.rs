@@ -136,7 +136,7 @@ impl Core {
         let look_at_bytes = options.flush_from_bytes();
         let locked_rows = LockedRows::new(options.memtables_total_bytes);
         let wall_clock = WallClock::new(Arc::clone(&env.clock));
-        let space = Space::new(Arc::clone(&env.files), layout.ssts(), &options);
+        let space = Space::new(&env, layout.ssts(), &options);
         Self {
             env,
             layout,
@@ -278,6 +278,13 @@ impl Core {
     /// Removes files that nobody needs, as [`SstStore::remove_doomed`] does.
     pub(crate) fn remove_doomed(&self, bytes_per_second: u64) -> Option<Duration> {
         self.store.remove_doomed(bytes_per_second, &|removed, dir| self.give_back(removed, dir))
+    }
+
+    /// Bytes per second at which files that nobody needs are removed, 0 for at once: where space is what others wait for, or are about
+    /// to, that is worth more than the quiet of the disk.
+    pub(crate) fn removal_pace(&self) -> u64 {
+        let wants_space = self.why_no_room().is_some() || self.space.is_tight();
+        if wants_space { 0 } else { self.options.delete_bytes_per_second }
     }
 
     /// An error if writes are not taken.

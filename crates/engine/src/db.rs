@@ -438,19 +438,22 @@ impl Engine {
         self.tablets.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Removes a tablet and its data. Reads under way go on to their end. After an error the tablet is gone, and its data is there
-    /// until the next start.
+    /// Removes a tablet and its data. Reads under way go on to their end, and keep what they read; who holds the tablet keeps nothing.
+    /// After an error the tablet is gone, and its data is there until the next start.
     pub fn drop_tablet(&self, id: TabletId) -> Result<()> {
         let Some(tablet) = self.write_tablets().remove(&id) else { return Ok(()) };
-        tablet.doom();
-        // It is held, and its SSTs are there, until its manifest is gone for good: a start that finds that one without them does not
-        // know which value files they named.
+        // Its SSTs are there until its manifest is gone for good: a start that finds that one without them does not know which value
+        // files they named.
+        let held = tablet.doom();
         let removed = remove_tablet(self.core.env.files.as_ref(), &self.core.layout.tablet(id))
             .and_then(|()| self.core.sync_dir(&self.core.layout.tablets()));
         if removed.is_err() {
             // The next start finds the manifest or not, and removes them either way.
-            self.core.store.keep(tablet.hold().files.keys().copied());
+            self.core.store.keep(held.files.keys().copied());
         }
+        drop(held);
+        // Only now is the memory of its memtables there.
+        self.core.room.notify_waiters();
         removed
     }
 

@@ -49,6 +49,7 @@ pub struct Error {
     large_row: Option<Box<[u8]>>,
     sst: Option<u64>,
     is_denied: bool,
+    is_put_off: bool,
 }
 
 /// The engine's result type.
@@ -66,6 +67,7 @@ impl Error {
             large_row: None,
             sst: None,
             is_denied: false,
+            is_put_off: false,
         }
     }
 
@@ -92,6 +94,16 @@ impl Error {
     /// Whether what failed may have been done nevertheless.
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt
+    }
+
+    /// Background work that is put off, since it would take what is kept free of the disk.
+    pub(crate) fn put_off(message: impl Into<String>) -> Self {
+        Self { is_put_off: true, ..Self::new(ErrorKind::NoSpace, message) }
+    }
+
+    /// Whether it is that: it was said where it was found out, and the disk has refused nothing.
+    pub(crate) fn is_put_off(&self) -> bool {
+        self.is_put_off
     }
 
     /// Whether there was too little of something that there may be enough of again.

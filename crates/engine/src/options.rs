@@ -105,7 +105,7 @@ pub struct EngineOptions {
     /// Bytes per second of obsolete SSTs that are removed; 0 for no limit. File systems that tell the device what
     /// is free (`discard`) can stall for as long as a gigabyte takes to trim, reads with them. The default keeps a
     /// compaction's inputs from going all at once, and is far above what compactions write, so that the space does
-    /// come back; it is not kept to while obsolete files wait in large numbers or the engine closes.
+    /// come back; it is not kept to while obsolete files wait in large numbers, the disk lacks room or the engine closes.
     pub delete_bytes_per_second: u64,
     /// Age at which an SST is written anew, in milliseconds, and up to a quarter more; 0 for never. Garbage that no figure tells of (an old
     /// tombstone over little; dropped rows that are a small part of their file) goes with it at the latest, and all

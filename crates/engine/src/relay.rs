@@ -168,6 +168,11 @@ impl Waiter {
 pub(crate) struct Sender<T>(Arc<Mutex<Slot<T>>>);
 
 impl<T> Sender<T> {
+    /// Whether somebody may still wait for it.
+    pub(crate) fn is_awaited(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// Gives it, also where nobody waits any more.
     pub(crate) fn send(self, answer: T) {
         lock(&self.0).answer = Some(answer);

@@ -67,7 +67,14 @@ impl ChangeLog {
         let now = core.env.clock.monotonic_micros();
         let over = self.files().iter().map(|file| file.bytes).sum::<u64>() > self.bytes_max;
         let mut expiry = lock(&self.expiry);
-        let due_at = if over || expiry.more { expiry.not_before } else { expiry.look_at };
+        let due_at = if expiry.more && bytes_per_second == 0 {
+            // They wait for the pace of before, and there is none now.
+            now
+        } else if over || expiry.more {
+            expiry.not_before
+        } else {
+            expiry.look_at
+        };
         if now < due_at {
             return expiry.more.then(|| Duration::from_micros(due_at - now));
         }
@@ -270,6 +277,19 @@ mod tests {
         clock.advance_micros(given_up * 1_000);
         assert_eq!(engine.expire_changes(1_000), None);
         assert_eq!(figures().files, 0);
+    }
+
+    #[test]
+    fn files_that_wait_for_the_pace_of_removals_go_at_once_when_there_is_none_any_more() {
+        let clock = ManualClock::new(1_767_225_600_000_000);
+        let engine = filled(&MemoryFiles::new(), &clock);
+        engine.tablets()[0].keep_changes(None);
+        clock.advance_micros(EXPIRE_EVERY_MICROS);
+        let wait = engine.expire_changes(1_000).unwrap();
+        assert_eq!(engine.expire_changes(1_000), Some(wait));
+        // The disk is full by now.
+        assert_eq!(engine.expire_changes(0), None);
+        assert_eq!(engine.change_figures().files, 0);
     }
 
     #[test]

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::io::Files;
+use crate::error::{Error, Result};
+use crate::io::{Clock, Env, Files};
 use crate::options::EngineOptions;
 
 /// Segments of the log that are kept free: the open one, the next, and as many while flushes give the oldest back.
@@ -32,10 +32,15 @@ const TIGHT_RESERVES: u64 = 4;
 /// Bytes after which a job that runs looks again: others fill the disk too, and asking costs a system call.
 pub(crate) const LOOK_EVERY_BYTES: u64 = 64 << 20;
 
+/// How long after the last job that lacked room it is forgotten, in microseconds: twice as long as one is left alone that was put off. It may
+/// not come again, since its files went another way or its table was dropped.
+const LACKING_MICROS: u64 = 60 * 1_000_000;
+
 /// The space of one data directory.
 #[derive(Debug)]
 pub(crate) struct Space {
     files: Arc<dyn Files>,
+    clock: Arc<dyn Clock>,
     dir: PathBuf,
     reserve_bytes: u64,
     state: Mutex<State>,
@@ -45,11 +50,18 @@ pub(crate) struct Space {
 struct State {
     /// To jobs that run, not yet written.
     promised_bytes: u64,
-    /// What a job that was put off needs free; others are put off without a word until there is as much.
-    lacking_bytes: Option<u64>,
+    /// What a job that was put off needs free, and when the last was (monotonic micros); others are put off without a word until there is
+    /// as much, or none was for [`LACKING_MICROS`].
+    lacking: Option<(u64, u64)>,
 }
 
 impl State {
+    /// What a job needs free that was put off, if one was of late.
+    fn lacking_bytes(&self, now: u64) -> Option<u64> {
+        let (bytes, at) = self.lacking?;
+        (now.saturating_sub(at) < LACKING_MICROS).then_some(bytes)
+    }
+
     /// What has to be free for a job that may write so many bytes.
     fn needed(&self, bytes: u64, is_level_zero: bool, reserve: u64) -> u64 {
         let promised = if is_level_zero { 0 } else { self.promised_bytes };
@@ -58,11 +70,12 @@ impl State {
 }
 
 impl Space {
-    pub(crate) fn new(files: Arc<dyn Files>, dir: PathBuf, options: &EngineOptions) -> Arc<Self> {
+    pub(crate) fn new(env: &Env, dir: PathBuf, options: &EngineOptions) -> Arc<Self> {
         let log = options.log_segment_bytes.saturating_mul(RESERVED_SEGMENTS);
         let memtables = options.memtables_total_bytes.min(RESERVED_MEMTABLES_BYTES_MAX);
         let reserve_bytes = memtables.saturating_add(log);
-        Arc::new(Self { files, dir, reserve_bytes, state: Mutex::default() })
+        let (files, clock) = (Arc::clone(&env.files), Arc::clone(&env.clock));
+        Arc::new(Self { files, clock, dir, reserve_bytes, state: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -78,7 +91,7 @@ impl Space {
         Some((space.free, self.reserve_bytes.min(space.total / RESERVED_PART)))
     }
 
-    /// Room for a job that may write so many bytes; `NoSpace` where it must wait. Jobs of level 0, for which writers wait, do not
+    /// Room for a job that may write so many bytes; `NoSpace`, [put off](Error::is_put_off), where it must wait. Jobs of level 0, for which writers wait, do not
     /// heed what is promised to others: those look again as they go on.
     pub(crate) fn promise(self: &Arc<Self>, bytes: u64, is_level_zero: bool) -> Result<Promise> {
         let known = self.free_and_reserve();
@@ -89,10 +102,11 @@ impl Space {
             && free < needed(reserve)
         {
             let needed = needed(reserve);
-            return Err(Self::lacking(&mut state, (free, reserve), needed));
+            return Err(self.lacking(&mut state, (free, reserve), needed));
         }
-        if state.lacking_bytes.is_some_and(|lacking| free.is_none_or(|free| free >= lacking)) {
-            state.lacking_bytes = None;
+        let lacking = state.lacking_bytes(self.clock.monotonic_micros());
+        if lacking.is_some_and(|lacking| free.is_none_or(|free| free >= lacking)) {
+            state.lacking = None;
             tracing::info!("there is room for compactions again");
         }
         state.promised_bytes = state.promised_bytes.saturating_add(bytes);
@@ -105,43 +119,38 @@ impl Space {
         free.saturating_sub(self.lock().needed(bytes, is_level_zero, reserve))
     }
 
-    /// Whether a job is put off for it.
-    pub(crate) fn is_short(&self) -> bool {
-        self.lock().lacking_bytes.is_some()
-    }
-
     /// Whether garbage is better collected at once, as the disk fills.
     pub(crate) fn is_tight(&self) -> bool {
         let known = self.free_and_reserve();
         known.is_some_and(|(free, reserve)| free < reserve.saturating_mul(TIGHT_RESERVES))
     }
 
-    /// `NoSpace` where a job that runs must stop, since what is kept for the log is all that is left.
+    /// `NoSpace`, [put off](Error::is_put_off), where a job that runs must stop, since what is kept for the log is all that is left.
     pub(crate) fn check(&self) -> Result<()> {
         match self.free_and_reserve() {
             Some((free, reserve)) if free < reserve => {
-                Err(Self::lacking(&mut self.lock(), (free, reserve), reserve))
+                Err(self.lacking(&mut self.lock(), (free, reserve), reserve))
             }
             _ => Ok(()),
         }
     }
 
-    fn lacking(state: &mut State, (free, reserve): (u64, u64), needed: u64) -> Error {
-        if state.lacking_bytes.is_none_or(|lacking| needed < lacking) {
-            if state.lacking_bytes.is_none() {
-                tracing::error!(
-                    free_bytes = free,
-                    needed_bytes = needed,
-                    reserve_bytes = reserve,
-                    "the disk has no room for a compaction; it is put off, and tried again every half a minute"
-                );
-            }
-            state.lacking_bytes = Some(needed);
+    fn lacking(&self, state: &mut State, (free, reserve): (u64, u64), needed: u64) -> Error {
+        let now = self.clock.monotonic_micros();
+        let before = state.lacking_bytes(now);
+        if before.is_none() {
+            tracing::error!(
+                free_bytes = free,
+                needed_bytes = needed,
+                reserve_bytes = reserve,
+                "the disk has no room for a compaction; it is put off, and tried again every half a minute"
+            );
         }
+        state.lacking = Some((before.unwrap_or(needed).min(needed), now));
         let text = format!(
             "a compaction needs {needed} free bytes, {reserve} of them for the log and memtables, and {free} are free"
         );
-        Error::new(ErrorKind::NoSpace, text)
+        Error::put_off(text)
     }
 }
 
@@ -176,17 +185,54 @@ impl Drop for Promise {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::{FaultFiles, MemoryFiles};
+    use crate::error::ErrorKind;
+    use crate::io::{FaultFiles, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
 
-    #[test]
-    fn jobs_share_what_is_free_above_the_reserve() {
-        let files = Arc::new(FaultFiles::new(Arc::new(MemoryFiles::new())));
+    /// The space of a disk of which 100 bytes are kept.
+    fn space() -> (Arc<Space>, FaultFiles, ManualClock) {
+        let files = FaultFiles::new(Arc::new(MemoryFiles::new()));
+        let clock = ManualClock::new(1);
+        let env = Env {
+            files: Arc::new(files.clone()),
+            io: Arc::new(InlineIo),
+            clock: Arc::new(clock.clone()),
+            rng: Arc::new(SeededRng::new(1)),
+            spawner: Arc::new(ThreadSpawner),
+        };
         let options = EngineOptions {
             memtables_total_bytes: 60,
             log_segment_bytes: 10,
             ..EngineOptions::default()
         };
-        let space = Space::new(Arc::clone(&files) as Arc<dyn Files>, PathBuf::from("/"), &options);
+        (Space::new(&env, PathBuf::from("/"), &options), files, clock)
+    }
+
+    #[test]
+    fn what_lacked_room_is_forgotten_when_it_does_not_come_again() {
+        let (space, files, clock) = space();
+        let lacking = || space.lock().lacking_bytes(clock.monotonic_micros());
+        files.set_free_bytes(Some(300));
+        assert!(space.promise(300, false).unwrap_err().is_put_off());
+        clock.advance_micros(LACKING_MICROS - 1);
+        assert_eq!(lacking(), Some(400));
+        // Another is put off, which needs less.
+        assert!(space.promise(250, false).unwrap_err().is_put_off());
+        clock.advance_micros(LACKING_MICROS - 1);
+        assert_eq!(lacking(), Some(350));
+        clock.advance_micros(1);
+        assert_eq!(lacking(), None);
+        // The next one that lacks room is told of again, with what it needs.
+        files.set_free_bytes(Some(99));
+        assert!(space.check().unwrap_err().is_put_off());
+        assert_eq!(lacking(), Some(100));
+        files.set_free_bytes(Some(300));
+        drop(space.promise(1, false).unwrap());
+        assert_eq!(lacking(), None);
+    }
+
+    #[test]
+    fn jobs_share_what_is_free_above_the_reserve() {
+        let (space, files, _) = space();
         let refused = |bytes| space.promise(bytes, false).unwrap_err().kind() == ErrorKind::NoSpace;
         let unknown = space.promise(u64::MAX / 4, false).unwrap();
         drop(unknown);

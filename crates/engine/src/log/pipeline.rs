@@ -147,7 +147,14 @@ struct Waiters(BTreeMap<Seq, Vec<relay::Sender<Result<()>>>>);
 impl Waiters {
     fn add(&mut self, seq: Seq) -> Waiter {
         let (sender, receiver) = relay::channel();
-        self.0.entry(seq).or_default().push(sender);
+        let waiting = self.0.entry(seq).or_default();
+        // While the log stands still those who wait come and go: a stream of changes waits anew after each of its heartbeats.
+        if waiting.len() == waiting.capacity() {
+            waiting.retain(relay::Sender::is_awaited);
+            // All of them are looked at again when they are twice as many.
+            waiting.reserve(waiting.len().max(1));
+        }
+        waiting.push(sender);
         receiver
     }
 

@@ -42,7 +42,8 @@ pub(crate) const SERIES: Series = Series {
 /// The manifest of one tablet, open for edits.
 #[derive(Debug)]
 pub struct TabletManifest {
-    journal: RotatingJournal,
+    /// `None` once the tablet was dropped.
+    journal: Option<RotatingJournal>,
     tablet: TabletId,
     version: Arc<Version>,
 }
@@ -75,7 +76,7 @@ impl TabletManifest {
         files.create_dir_all(dir)?;
         let snapshot = encode_snapshot(&version, tablet);
         let journal = RotatingJournal::create(files, dir, series, &snapshot)?;
-        Ok(Self { journal, tablet, version: Arc::new(version) })
+        Ok(Self { journal: Some(journal), tablet, version: Arc::new(version) })
     }
 
     /// Opens the manifest of a tablet in its directory `dir`, and the version that it describes. `NotFound` where there is none:
@@ -109,7 +110,8 @@ impl TabletManifest {
                 return Err(Error::corruption(path.display(), 0, what));
             }
         };
-        Ok((Self { journal, tablet, version: Arc::clone(&version) }, version))
+        let manifest = Self { journal: Some(journal), tablet, version: Arc::clone(&version) };
+        Ok((manifest, version))
     }
 
     /// The version now.
@@ -119,16 +121,27 @@ impl TabletManifest {
 
     /// Makes an edit durable and returns the version after it. `InvalidArgument` where the edit does not fit, `Exhausted` or
     /// `NoSpace`, not [in doubt](crate::Error::is_in_doubt), where a file that it takes cannot be begun now or the disk has no room for it: nothing was written.
-    /// After any other failure every later append fails with `ReadOnly` (see the file's head).
+    /// `NotFound` after [`Self::end`]. After any other failure every later append fails with `ReadOnly` (see the file's head).
     pub fn append(&mut self, edit: &VersionEdit) -> Result<Arc<Version>> {
         if *edit == VersionEdit::default() {
             return Ok(self.version());
         }
+        let Some(journal) = &mut self.journal else {
+            return Err(Error::new(ErrorKind::NotFound, "the tablet was dropped"));
+        };
         let next = Arc::new(self.version.apply(edit)?);
         let snapshot = || encode_snapshot(&next, self.tablet);
-        self.journal.append(&encoded(edit), Effect::Takes, snapshot)?;
+        journal.append(&encoded(edit), Effect::Takes, snapshot)?;
         self.version = Arc::clone(&next);
         Ok(next)
+    }
+
+    /// Takes no more edits, since the tablet is dropped: lets go of its file, so that the directory can be removed also where a file
+    /// that is open keeps its name, and of the version. Returns the one that is left, which has nothing.
+    pub fn end(&mut self) -> Arc<Version> {
+        self.journal = None;
+        self.version = Arc::new(Version::empty(self.version.range().clone()));
+        self.version()
     }
 }
 
@@ -301,6 +314,20 @@ mod tests {
             assert_eq!(found, version);
             version = manifest.append(&edit).unwrap();
         }
+    }
+
+    #[test]
+    fn a_manifest_that_has_ended_has_nothing_and_takes_no_edits() {
+        let files = TestFiles::default();
+        let mut manifest = create(&files);
+        for edit in edits(4) {
+            manifest.append(&edit).unwrap();
+        }
+        let operations = files.operations();
+        assert_eq!(manifest.end(), Arc::new(Version::empty(RowRange::all())));
+        let error = manifest.append(&edits(1)[0]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        assert_eq!(files.operations(), operations, "its directory may be gone");
     }
 
     #[test]

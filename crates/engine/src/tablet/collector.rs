@@ -42,9 +42,11 @@ use crate::core::EngineMetrics;
 use crate::cursor::{Cursor, Step};
 use crate::error::{ErrorKind, Result};
 use crate::log::Source;
+use crate::manifest::SstRef;
 use crate::read::{FamilyProjection, Projection, Qualifiers};
 use crate::schema::TabletSchema;
 use crate::sst::{FileId, WINDOWS_BYTES, window_bytes};
+use crate::store::SstFile;
 
 use super::failures::longer_wait;
 use super::{ReadView, Tablet};
@@ -469,20 +471,25 @@ impl Look {
         })
     }
 
+    /// The file, the parts of it that are shown, in their order, and the bytes of all files; `None` where it is gone. Nothing else of
+    /// the tablet is held while the file is walked, at its pace: the memtables of the view would be there for as long.
+    fn file(&self) -> Result<Option<(Arc<SstFile>, Vec<Arc<SstRef>>, u64)>> {
+        let (id, view) = (self.place.file, self.tablet.hold());
+        // A file that is cut has several references.
+        let mut parts: Vec<_> = view.version.ssts().filter(|file| file.id == id).cloned().collect();
+        if parts.is_empty() {
+            return Ok(None);
+        }
+        parts.sort_by(|a, b| a.first_visible().cmp(b.first_visible()));
+        Ok(Some((Arc::clone(view.file(id)?), parts, view.version.total_bytes())))
+    }
+
     fn walk(&self) -> Result<Walked> {
         let tablet = self.tablet.as_ref();
         let core = &tablet.core;
         let schema = tablet.require_schema()?;
-        let view = tablet.hold();
-        let id = self.place.file;
-        // A file that is cut has several references.
-        let mut parts: Vec<_> = view.version.ssts().filter(|file| file.id == id).cloned().collect();
-        if parts.is_empty() {
-            return Ok(Walked::Gone);
-        }
-        parts.sort_by(|a, b| a.first_visible().cmp(b.first_visible()));
-        let open = view.file(id)?;
-        let parts = parts.into_iter().map(|part| (Arc::clone(open), part));
+        let Some((open, parts, bytes_all)) = self.file()? else { return Ok(Walked::Gone) };
+        let parts = parts.into_iter().map(|part| (Arc::clone(&open), part));
         let mut cursor =
             RunCursor::new(parts, &core.env.io, &RowRange::all(), window_bytes(1, WINDOWS_BYTES));
         let step = cursor.seek(&self.place.from)?;
@@ -526,12 +533,11 @@ impl Look {
         Ok(match walked {
             Walked::Whole(due_micros) => {
                 let properties = open.reader()?.properties();
-                let bytes = view.version.total_bytes();
                 let patience = properties.families.iter().filter_map(|(id, family)| {
-                    Some(collect::patience(schema.user_rule(*id)?, family, bytes))
+                    Some(collect::patience(schema.user_rule(*id)?, family, bytes_all))
                 });
                 let due = due_micros.saturating_add(patience.max().unwrap_or(0));
-                let wait = collect::rest(&schema, bytes, core.space.is_tight());
+                let wait = collect::rest(&schema, bytes_all, core.space.is_tight());
                 let wait = i64::try_from(wait).unwrap_or(i64::MAX);
                 Walked::Whole(due.max(core.expiry_micros().saturating_add(wait)))
             }

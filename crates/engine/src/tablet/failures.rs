@@ -73,7 +73,7 @@ impl Claim {
     pub(super) fn note_failure(&self, error: &Error) {
         let tablet = &self.tablet;
         let of_level_zero = self.is_of_level_zero();
-        let put_off = error.kind() == ErrorKind::NoSpace && tablet.core.space.is_short();
+        let put_off = error.is_put_off();
         if put_off {
             // Said once, where it was found out.
             EngineMetrics::add(&tablet.core.metrics.compactions_put_off, 1);

@@ -51,6 +51,7 @@ use crate::compaction::{CompactionStats, ages};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Excised, SstRef, TabletManifest, Version, VersionEdit, wrote_nothing};
+use crate::memtable::Memtable;
 use crate::options::CompactionStyle;
 use crate::schema::TabletSchema;
 use crate::setbacks::Work;
@@ -357,20 +358,33 @@ impl Tablet {
         Arc::clone(&self.view.load().version)
     }
 
-    /// Ends the tablet: its SSTs go when the last reader lets go of them.
-    pub(crate) fn doom(&self) {
+    /// Ends the tablet: its SSTs go, and the memory of its memtables is given back, when the last reader lets go of them, and who has
+    /// what this returns: all that it held. Whoever holds the tablet from then on holds nothing, and finds nothing in it.
+    #[must_use = "its SSTs must be there for as long as its manifest is"]
+    pub(crate) fn doom(&self) -> Arc<View> {
         self.dropped.store(true, Ordering::Release);
         // An edit that is being written ends first; later ones are refused. Else it would fail for its
         // directory is gone, or bring files that nobody dooms.
-        let _manifest = self.lock_manifest();
-        let _writer = self.lock_writer();
-        for file in self.view.load().files.values() {
+        let mut manifest = self.lock_manifest();
+        let (options, style) = (&self.core.options, self.compaction());
+        // One that counts for nothing, since nobody writes to it.
+        let (active, version) = (Memtable::new(0), manifest.end());
+        let nothing = View::new(active, Vec::new(), version, HashMap::new(), options, style, None);
+        let held = {
+            let _writer = self.lock_writer();
+            let held = self.view.load_full();
+            self.view.store(nothing);
+            held
+        };
+        for file in held.files.values() {
             file.disown();
         }
+        drop(manifest);
         self.core.room.notify_waiters();
         self.changed.notify_waiters();
         self.core.changes.forget(self.id);
         self.core.setbacks.forget(self.id);
+        held
     }
 
     /// The time by which its cells and changes expire, in microseconds since 1970: what the wall clock reads, unless that is in doubt.
@@ -409,7 +423,8 @@ impl Tablet {
         self.dropped.load(Ordering::Acquire)
     }
 
-    /// `NotFound` for what was begun before the tablet was dropped.
+    /// `NotFound` for what was begun before the tablet was dropped. Who reads asks after it has the view, since that of a dropped one has
+    /// nothing.
     pub(crate) fn check_kept(&self) -> Result<()> {
         if self.is_dropped() {
             let text = "its table was deleted meanwhile: the tablet was dropped";

@@ -496,7 +496,6 @@ impl Tablet {
 
     /// Looks at what is in memory.
     fn look(&self, ask: Ask<'_>, read_view: ReadView<'_>) -> Result<Look> {
-        self.check_kept()?;
         let schema = self.schema.load();
         let Some(schema) = schema.as_ref() else { return Err(Self::no_schema()) };
         let guard;
@@ -512,6 +511,7 @@ impl Tablet {
                 (&*guard, seq)
             }
         };
+        self.check_kept()?;
         let wanted = ask.at(schema, seq);
         let mut read = PointRead::new(view, wanted);
         let snapshot = || Snapshot { view: Arc::clone(view), seq };

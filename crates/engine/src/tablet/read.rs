@@ -137,6 +137,7 @@ impl Tablet {
     /// files, and from the whole index of small ones; of as much of it as a bounded number of steps needs.
     pub fn sample_rows(&self, part_bytes: u64) -> Result<Vec<(Bytes, u64)>> {
         let view = self.view.load_full();
+        self.check_kept()?;
         let elsewhere = |reader: &Arc<SstReader>| reader.value_file_bytes();
         let mut total = view.memtable_bytes();
         for file in view.version.ssts() {

@@ -371,7 +371,8 @@ impl Tablet {
     }
 
     /// Applies mutations as [`Self::apply`] does, but waits, without a thread, until it is let in: for programs
-    /// that embed the engine and have nobody to send away. Those who wait are the caller's to bound.
+    /// that embed the engine and have nobody to send away. Those who wait are the caller's to bound. `Overloaded` where only an operator
+    /// can help: the disk has no room, or a compaction fails.
     pub async fn apply_when_room(&self, batch: RowBatch) -> Result<Seq> {
         self.wait_for_room().await?;
         self.apply_admitted(batch).await
@@ -387,6 +388,7 @@ impl Tablet {
         loop {
             let room = self.core.room.notified();
             self.core.check_writable()?;
+            self.check_room()?;
             let pressure = self.pressure();
             let waits_for_job =
                 matches!(pressure.behind, Behind::Memory | Behind::Memtables | Behind::LevelZero);
@@ -396,9 +398,13 @@ impl Tablet {
             if !self.core.background.load(Ordering::Acquire) || self.is_dropped() {
                 return Ok(());
             }
-            if self.level_zero_is_stuck(&self.view.load()) {
+            if pressure.behind == Behind::LevelZero && self.level_zero_is_stuck(&self.view.load()) {
                 let setback = self.setback(Behind::LevelZero);
                 return Err(pressure::failing(setback.as_ref()));
+            }
+            if let Some(error) = self.lacks_room_to_flush() {
+                let why = format!("a flush fails ({error})");
+                return Err(pressure::lacks_room(Some(&why), self.core.env.rng.next_u64()));
             }
             room.await;
         }

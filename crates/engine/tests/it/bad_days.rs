@@ -2,7 +2,7 @@
 //! served, and the error says what and where.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
 use futures::FutureExt as _;
@@ -330,6 +330,9 @@ fn a_disk_that_others_fill_holds_the_write_that_met_it_refuses_others_and_goes_o
     assert!(refused.kind() == ErrorKind::Overloaded && !refused.is_in_doubt(), "{refused:?}");
     assert!(refused.retry_after().is_some() && refused.message().contains("the disk is full"));
     assert_eq!(rig.engine.refusals().get(Behind::Room), 1);
+    // Nor does it wait who waits for memory and compactions.
+    let waits = rig.tablet.apply_when_room(batch("later", "no")).now_or_never();
+    assert_eq!(waits.expect("nobody knows how long").unwrap_err().kind(), ErrorKind::Overloaded);
     assert_eq!(value(&rig.tablet, "before").as_deref(), Some("1"));
     assert_eq!(value(&rig.tablet, "row-0000").as_deref(), Some("in time"));
     assert!((&mut met).now_or_never().is_none());
@@ -505,13 +508,78 @@ fn a_dropped_tablet_leaves_no_files() {
         rig.apply(format!("{n}").as_bytes(), vec![put(1, "q", 0, &value)]);
     }
     block_on(rig.tablet.flush()).unwrap();
-    rig.engine.drop_tablet(rig.tablet.id()).unwrap();
+    rig.apply(b"in memory", vec![put(1, "q", 0, "v")]);
     let Rig { files, engine, tablet, .. } = rig;
-    drop(tablet);
+    assert_ne!(files.list(Path::new("/data/values")).unwrap(), []);
+    assert!(engine.memory().memtables > 0);
+    engine.drop_tablet(tablet.id()).unwrap();
     engine.run_background().unwrap();
     assert_eq!(files.list(Path::new("/data/sst")).unwrap(), []);
     assert_eq!(files.list(Path::new("/data/values")).unwrap(), []);
     assert_eq!(files.list(Path::new("/data/tablets")).unwrap(), []);
+    assert_eq!(engine.memory().memtables, 0);
+    // Whoever holds it still has nothing, and is told why.
+    let stats = tablet.stats();
+    assert_eq!((stats.records, stats.sst_count, stats.value_files), (0, 0, 0));
+    let projection = Projection::all();
+    for view in [ReadView::Durable, ReadView::Pending, ReadView::At(&tablet.snapshot())] {
+        let read = block_on(tablet.read_row(b"in memory", &projection, view));
+        assert_eq!(read.unwrap_err().kind(), ErrorKind::NotFound, "{view:?}");
+    }
+    let scanned = scan(&tablet, RowRange::all(), Projection::all(), false, None);
+    assert_eq!(scanned.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(tablet.sample_rows(1).unwrap_err().kind(), ErrorKind::NotFound);
+    let written = block_on(tablet.apply(batch("row", "value")));
+    assert_eq!(written.unwrap_err().kind(), ErrorKind::NotFound);
+    let dropped = block_on(tablet.drop_rows(RowRange::all()));
+    assert_eq!(dropped.unwrap_err().kind(), ErrorKind::NotFound);
+    block_on(tablet.flush()).unwrap();
+}
+
+#[test]
+fn a_read_under_way_goes_on_to_its_end_when_its_tablet_is_dropped_and_then_its_files_go() {
+    let rig = Rig::new(tiny_options(), plain_schema(), 3);
+    for n in 0..50 {
+        rig.apply(format!("{n:02}").as_bytes(), vec![put(1, "q", 0, &"v".repeat(n))]);
+    }
+    block_on(rig.tablet.flush()).unwrap();
+    rig.apply(b"99", vec![put(1, "q", 0, "in memory")]);
+    let options = ScanOptions {
+        range: RowRange::all(),
+        projection: Projection::all(),
+        reverse: false,
+        rows_hint: None,
+        snapshot: None,
+    };
+    let mut stream = rig.tablet.scan(options).unwrap();
+    assert!(block_on(stream.next()).unwrap().is_some());
+    rig.engine.drop_tablet(rig.tablet.id()).unwrap();
+    rig.engine.run_background().unwrap();
+    let mut rows = 1;
+    while let Some(row) = block_on(stream.next()).unwrap() {
+        rows += usize::from(!row.cells.is_empty());
+    }
+    assert_eq!(rows, 51);
+    drop(stream);
+    rig.engine.run_background().unwrap();
+    assert_eq!(rig.files.list(Path::new("/data/sst")).unwrap(), []);
+    assert_eq!(rig.files.list(Path::new("/data/values")).unwrap(), []);
+    assert_eq!(rig.engine.memory().memtables, 0);
+}
+
+#[test]
+fn a_tablet_is_dropped_where_the_directory_of_an_open_file_cannot_be_removed() {
+    let disk = Arc::new(MemoryFiles::new());
+    let files = Arc::new(WatchedFiles::new(Arc::clone(&disk)));
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let environment = env(Arc::clone(&files) as Arc<dyn Files>, clock, 1);
+    let (engine, tablet) = open_started(environment, tiny_options());
+    fill_and_flush(&engine, &tablet);
+    engine.drop_tablet(tablet.id()).unwrap();
+    engine.run_background().unwrap();
+    for dir in ["tablets", "sst", "values"] {
+        assert_eq!(disk.list(&Path::new("/data").join(dir)).unwrap(), [], "{dir}");
+    }
 }
 
 #[test]
@@ -1021,21 +1089,57 @@ fn a_power_cut_while_a_tablet_is_created_leaves_a_directory_that_opens() {
 /// What runs before a directory is opened to be synced.
 type DirHook = Box<dyn Fn(&Path) + Send + Sync>;
 
-/// Files that tell before a directory is opened to be synced.
-struct BeforeOpenDir {
+/// Files that tell before a directory is opened to be synced, and of which one that is being written keeps its directory, as on NFS.
+struct WatchedFiles {
     inner: Arc<MemoryFiles>,
     hook: Mutex<Option<DirHook>>,
+    /// The directories of files that are being written.
+    written: Mutex<Vec<Weak<PathBuf>>>,
 }
 
-impl std::fmt::Debug for BeforeOpenDir {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BeforeOpenDir").finish_non_exhaustive()
+impl WatchedFiles {
+    fn new(inner: Arc<MemoryFiles>) -> Self {
+        Self { inner, hook: Mutex::default(), written: Mutex::default() }
     }
 }
 
-impl Files for BeforeOpenDir {
+/// One of them that is being written.
+#[derive(Debug)]
+struct WatchedWriter {
+    inner: Box<dyn WritableFile>,
+    _dir: Arc<PathBuf>,
+}
+
+impl WritableFile for WatchedWriter {
+    fn append(&mut self, data: &[u8]) -> tepui_engine::Result<()> {
+        self.inner.append(data)
+    }
+
+    fn sync(&mut self) -> tepui_engine::Result<()> {
+        self.inner.sync()
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn reserve(&mut self, len: u64) -> tepui_engine::Result<()> {
+        self.inner.reserve(len)
+    }
+}
+
+impl std::fmt::Debug for WatchedFiles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WatchedFiles").finish_non_exhaustive()
+    }
+}
+
+impl Files for WatchedFiles {
     fn create(&self, path: &Path) -> tepui_engine::Result<Box<dyn WritableFile>> {
-        self.inner.create(path)
+        let dir = Arc::new(path.parent().unwrap().to_owned());
+        let inner = self.inner.create(path)?;
+        self.written.lock().unwrap().push(Arc::downgrade(&dir));
+        Ok(Box::new(WatchedWriter { inner, _dir: dir }))
     }
 
     fn open(&self, path: &Path) -> tepui_engine::Result<Arc<dyn RandomFile>> {
@@ -1067,6 +1171,11 @@ impl Files for BeforeOpenDir {
     }
 
     fn remove_dir(&self, dir: &Path) -> tepui_engine::Result<()> {
+        let written = self.written.lock().unwrap();
+        if written.iter().filter_map(Weak::upgrade).any(|written| *written == dir) {
+            let text = format!("{}: Directory not empty", dir.display());
+            return Err(tepui_engine::Error::new(ErrorKind::Io, text));
+        }
         self.inner.remove_dir(dir)
     }
 
@@ -1109,7 +1218,7 @@ fn fill_and_flush(engine: &Engine, tablet: &Tablet) {
 #[test]
 fn a_power_cut_while_a_tablet_is_dropped_leaves_nothing_for_longer_than_the_next_start() {
     let disk = Arc::new(MemoryFiles::new());
-    let files = Arc::new(BeforeOpenDir { inner: Arc::clone(&disk), hook: Mutex::default() });
+    let files = Arc::new(WatchedFiles::new(Arc::clone(&disk)));
     let clock = Arc::new(ManualClock::new(START_MICROS));
     let environment = env(Arc::clone(&files) as Arc<dyn Files>, clock, 1);
     let (engine, tablet) = open_started(environment, tiny_options());

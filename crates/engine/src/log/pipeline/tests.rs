@@ -262,6 +262,40 @@ async fn a_reserved_sequence_takes_its_turn() {
 }
 
 #[tokio::test]
+async fn who_waits_no_more_is_forgotten_while_the_log_stands_still() {
+    let world = World::new();
+    let pipeline = pipeline(&world);
+    let gate = Arc::new(SyncGate::default());
+    let _guard = gate.close(&world.files);
+    let commit = begin(&pipeline, 1, 1).await;
+    let seq = commit.last_seq();
+    let done = awaited(commit);
+    gate.wait_arrived(1);
+    let mut staying = Vec::new();
+    for n in 0..10_000 {
+        let mut reader = Box::pin(pipeline.wait_recorded(seq));
+        assert!((&mut reader).now_or_never().is_none());
+        let mut other = Box::pin(pipeline.wait_visible(seq));
+        assert!((&mut other).now_or_never().is_none());
+        if n % 1_000 == 0 {
+            staying.push(reader);
+        }
+    }
+    {
+        let state = lock(&pipeline.shared.state);
+        for waiters in [&state.readers, &state.waiters] {
+            let waiting = &waiters.0[&seq];
+            assert!(waiting.capacity() <= 64, "{} of {}", waiting.len(), waiting.capacity());
+        }
+    }
+    gate.open();
+    assert_eq!(done.await.unwrap(), seq);
+    for answer in join_all(staying).await {
+        answer.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn after_a_failed_sync_nothing_is_acknowledged_again() {
     let world = World::new();
     let pipeline = pipeline(&world);

@@ -1,6 +1,6 @@
 //! The collector between two of its steps, and jobs that run while changes begin to be kept.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use super::super::collector::{SLICE_CELLS_MAX, Slice};
@@ -50,10 +50,16 @@ struct Ruled {
 
 impl Ruled {
     fn new(rule: GcRule) -> Self {
+        let files = Arc::new(MemoryFiles::new());
+        Self::over(rule, Arc::clone(&files), files)
+    }
+
+    /// Over `seen`, which are `files` with something in between.
+    fn over(rule: GcRule, files: Arc<MemoryFiles>, seen: Arc<dyn Files>) -> Self {
         let clock = ManualClock::new(START_MICROS);
         let clock = Arc::new(Hooked { clock, hook: Mutex::default() });
         let options = EngineOptions { memtables_waiting_max: 1, ..EngineOptions::default() };
-        let rig = rig_on(options, Arc::clone(&clock) as Arc<dyn Clock>);
+        let rig = rig_over(options, Arc::clone(&clock) as Arc<dyn Clock>, files, seen);
         let family = FamilyOptions { gc: Some(rule), aggregate: None, gc_since_micros: 0 };
         rig.tablet.set_schema(Arc::new(TabletSchema { families: [(FamilyId(1), family)].into() }));
         Self { rig, clock }
@@ -338,6 +344,38 @@ fn nothing_is_deleted_while_writes_are_refused() {
     assert!(ruled.rig.tablet.claim_to_look().is_none(), "one at a time");
     look.run().unwrap();
     assert_eq!(ruled.cells(), [3_000]);
+}
+
+#[test]
+fn a_walk_lets_memtables_go_that_are_flushed_meanwhile() {
+    let memory = Arc::new(MemoryFiles::new());
+    let files = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
+    let seen = Arc::clone(&files) as Arc<dyn Files>;
+    let ruled = Ruled::over(GcRule::MaxVersions(1), memory, seen);
+    ruled.rig.tablet.keep_changes(Some(DAY));
+    ruled.put(&[1_000, 2_000]);
+    block_on(ruled.rig.tablet.flush()).unwrap();
+    let (family, qualifier) = (FamilyId(1), Bytes::from_static(b"large"));
+    let value = vec![7; 200 << 10].into();
+    ruled.apply(vec![Mutation::Put { family, qualifier, timestamp: 1_000, value }]);
+    let engine = &ruled.rig.engine;
+    let before = engine.memory().memtables;
+    let look = ruled.rig.tablet.claim_to_look().unwrap();
+    let left = Arc::new(OnceLock::new());
+    let (seen, begun) = (Arc::clone(&left), AtomicBool::new(false));
+    let (of, tablet) = (Arc::downgrade(engine), Arc::downgrade(&ruled.rig.tablet));
+    files.before_read(Some(Arc::new(move |_| {
+        // The flush reads, too.
+        if !begun.swap(true, Ordering::Relaxed) {
+            block_on(tablet.upgrade().unwrap().flush()).unwrap();
+            seen.set(of.upgrade().unwrap().memory().memtables).unwrap();
+        }
+    })));
+    look.run().unwrap();
+    files.before_read(None);
+    let left = *left.get().expect("a walk reads its file");
+    assert!(left < before / 2, "{left} bytes of memtables of {before}");
+    assert_eq!(ruled.cells().len(), 2);
 }
 
 #[test]

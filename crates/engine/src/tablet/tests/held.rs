@@ -239,3 +239,98 @@ fn a_flush_that_lacked_room_is_done_as_soon_as_there_is_some() {
     faults.set_quota_bytes(Some(64 << 20));
     assert!(rig.tablet.flush_when_due().unwrap(), "though the clock stands still");
 }
+
+#[test]
+fn who_waits_for_room_is_sent_away_where_the_disk_has_none_for_a_flush() {
+    let held = Held::new(EngineOptions { memtables_waiting_max: 1, ..EngineOptions::default() });
+    let tablet = &held.rig.tablet;
+    let no_room = Fault::new(FaultOp::Create).on_path("/data/sst").kind(ErrorKind::NoSpace);
+    held.faults.inject(no_room.sticky());
+    block_on(tablet.apply(batch("a", &["a"]))).unwrap();
+    tablet.rotate_now();
+    block_on(tablet.apply(batch("b", &["a"]))).unwrap();
+    tablet.rotate_now();
+    let wait = || {
+        tablet.core.background.store(true, Ordering::Release);
+        let answer = tablet.apply_when_room(batch("c", &["a"])).now_or_never();
+        tablet.core.background.store(false, Ordering::Release);
+        answer
+    };
+    assert!(wait().is_none(), "a flush makes room");
+    let error = block_on(tablet.flush()).unwrap_err();
+    let refused = wait().expect("only an operator does").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Overloaded, "{refused}");
+    assert!(refused.retry_after().is_some() && refused.message().contains(error.message()));
+    held.faults.heal();
+    block_on(tablet.flush()).unwrap();
+    tablet.core.background.store(true, Ordering::Release);
+    block_on(tablet.apply_when_room(batch("c", &["a"]))).unwrap();
+}
+
+#[test]
+fn who_waits_for_memory_is_not_told_of_a_level_0_whose_compaction_fails() {
+    let held = Held::new(EngineOptions {
+        l0_compaction_files: 2,
+        memtable_bytes: 1 << 20,
+        memtables_total_bytes: 1 << 20,
+        memtables_waiting_max: 8,
+        ..EngineOptions::default()
+    });
+    for _ in 0..2 {
+        held.rig.write(&["row"]);
+    }
+    held.faults.set_free_bytes(Some(1));
+    held.compact().unwrap_err();
+    held.faults.set_free_bytes(None);
+    let tablet = &held.rig.tablet;
+    assert!(tablet.level_zero_is_stuck(&tablet.view.load()));
+    let value = vec![7; 2 << 20].into();
+    let qualifier = Bytes::from_static(b"q");
+    let put = Mutation::Put { family: FamilyId(1), qualifier, timestamp: 1000, value };
+    let large = RowBatch { row: Bytes::from_static(b"large"), mutations: vec![put] };
+    block_on(tablet.apply(large)).unwrap();
+    assert_eq!(tablet.pressure().behind, Behind::Memory);
+    tablet.core.background.store(true, Ordering::Release);
+    let mut waits = pin!(tablet.apply_when_room(batch("row", &["a"])));
+    assert!(waits.as_mut().now_or_never().is_none(), "a flush makes room");
+    tablet.rotate_now();
+    tablet.flush_waiting().unwrap();
+    block_on(waits).unwrap();
+}
+
+#[test]
+fn obsolete_files_go_at_once_while_the_disk_lacks_room() {
+    let fail: [Wrong; 2] = [
+        |held| held.faults.set_free_bytes(Some(1)),
+        |held| {
+            let no_room = Fault::new(FaultOp::Create).on_path("/data/sst");
+            held.faults.inject(no_room.kind(ErrorKind::NoSpace).sticky());
+            for row in ["a", "b"] {
+                block_on(held.rig.tablet.apply(batch(row, &["a"]))).unwrap();
+                held.rig.tablet.rotate_now();
+            }
+            held.rig.tablet.flush_waiting().unwrap_err();
+        },
+    ];
+    for fail in fail {
+        let held = Held::new(EngineOptions {
+            delete_bytes_per_second: 1,
+            memtables_waiting_max: 1,
+            ..EngineOptions::default()
+        });
+        let Held { rig, .. } = &held;
+        // As background threads have it.
+        rig.tablet.core.engine.set(Arc::downgrade(&rig.engine)).unwrap();
+        for row in ["a", "b", "c"] {
+            rig.write(&[row]);
+        }
+        block_on(rig.tablet.drop_rows(RowRange::all())).unwrap();
+        for _ in 0..2 {
+            crate::background::keep_house(&rig.engine);
+            assert_eq!(rig.ssts(), 2, "one in minutes");
+        }
+        fail(&held);
+        crate::background::keep_house(&rig.engine);
+        assert_eq!(rig.ssts(), 0);
+    }
+}
