@@ -203,10 +203,15 @@ impl Core {
 
     /// The pressure that all tablets share: the memory of memtables, and the log's queue.
     pub(crate) fn pressure(&self) -> Pressure {
-        let memory = self.memtables.bytes() as f64;
         let queue = self.pipeline.queued_bytes() as f64;
+        let limit = self.options.log_queue_bytes as f64;
+        self.pressure_of_memory().or(Pressure::of(Behind::Log, queue, limit))
+    }
+
+    /// That of the memory of memtables.
+    pub(crate) fn pressure_of_memory(&self) -> Pressure {
+        let memory = self.memtables.bytes() as f64;
         Pressure::of(Behind::Memory, memory, self.options.memtables_total_bytes as f64)
-            .or(Pressure::of(Behind::Log, queue, self.options.log_queue_bytes as f64))
     }
 
     /// Wakes the housekeeper where memtables have grown so much that one may have to go.
@@ -275,16 +280,16 @@ impl Core {
         }
     }
 
-    /// Removes files that nobody needs, as [`SstStore::remove_doomed`] does.
-    pub(crate) fn remove_doomed(&self, bytes_per_second: u64) -> Option<Duration> {
-        self.store.remove_doomed(bytes_per_second, &|removed, dir| self.give_back(removed, dir))
-    }
-
     /// Bytes per second at which files that nobody needs are removed, 0 for at once: where space is what others wait for, or are about
     /// to, that is worth more than the quiet of the disk.
     pub(crate) fn removal_pace(&self) -> u64 {
         let wants_space = self.why_no_room().is_some() || self.space.is_tight();
         if wants_space { 0 } else { self.options.delete_bytes_per_second }
+    }
+
+    /// Removes files that nobody needs, as [`SstStore::remove_doomed`] does.
+    pub(crate) fn remove_doomed(&self, bytes_per_second: u64) -> Option<Duration> {
+        self.store.remove_doomed(bytes_per_second, &|removed, dir| self.give_back(removed, dir))
     }
 
     /// An error if writes are not taken.

@@ -542,6 +542,12 @@ impl Engine {
         self.core.pressure()
     }
 
+    /// Whether writes are refused, or held up, for what old reads may hold: memory of memtables that were flushed, whatever else is
+    /// further behind; and space of files that are obsolete, where the disk has none.
+    pub fn lacks_what_reads_hold(&self) -> bool {
+        self.core.pressure_of_memory().refused_share() > 0.0 || self.core.why_no_room().is_some()
+    }
+
     /// Bytes of memory by what they are for, apart from the block cache.
     pub fn memory(&self) -> EngineMemory {
         EngineMemory {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tepui_engine::db::Health;
-use tepui_engine::pressure::Behind;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
@@ -110,8 +109,7 @@ impl Chores {
                 }
                 _ = relief_tick.tick() => {
                     let Sources { engine, streams, gate, .. } = &self.sources;
-                    let pressure = engine.pressure();
-                    let short = pressure.behind == Behind::Memory && pressure.refused_share() > 0.0;
+                    let short = engine.lacks_what_reads_hold();
                     streams.relieve(engine.clock().monotonic_micros(), short, gate);
                     self.hot_tablets.look(engine.clock().now_micros());
                 }

@@ -471,9 +471,8 @@ impl Look {
         })
     }
 
-    /// The file, the parts of it that are shown, in their order, and the bytes of all files; `None` where it is gone. Nothing else of
-    /// the tablet is held while the file is walked, at its pace: the memtables of the view would be there for as long.
-    fn file(&self) -> Result<Option<(Arc<SstFile>, Vec<Arc<SstRef>>, u64)>> {
+    /// The file; `None` where it is gone.
+    fn file(&self) -> Result<Option<Walking>> {
         let (id, view) = (self.place.file, self.tablet.hold());
         // A file that is cut has several references.
         let mut parts: Vec<_> = view.version.ssts().filter(|file| file.id == id).cloned().collect();
@@ -481,14 +480,16 @@ impl Look {
             return Ok(None);
         }
         parts.sort_by(|a, b| a.first_visible().cmp(b.first_visible()));
-        Ok(Some((Arc::clone(view.file(id)?), parts, view.version.total_bytes())))
+        let open = Arc::clone(view.file(id)?);
+        Ok(Some(Walking { open, parts, tablet_bytes: view.version.total_bytes() }))
     }
 
     fn walk(&self) -> Result<Walked> {
         let tablet = self.tablet.as_ref();
         let core = &tablet.core;
         let schema = tablet.require_schema()?;
-        let Some((open, parts, bytes_all)) = self.file()? else { return Ok(Walked::Gone) };
+        let Some(file) = self.file()? else { return Ok(Walked::Gone) };
+        let Walking { open, parts, tablet_bytes } = file;
         let parts = parts.into_iter().map(|part| (Arc::clone(&open), part));
         let mut cursor =
             RunCursor::new(parts, &core.env.io, &RowRange::all(), window_bytes(1, WINDOWS_BYTES));
@@ -534,16 +535,25 @@ impl Look {
             Walked::Whole(due_micros) => {
                 let properties = open.reader()?.properties();
                 let patience = properties.families.iter().filter_map(|(id, family)| {
-                    Some(collect::patience(schema.user_rule(*id)?, family, bytes_all))
+                    Some(collect::patience(schema.user_rule(*id)?, family, tablet_bytes))
                 });
                 let due = due_micros.saturating_add(patience.max().unwrap_or(0));
-                let wait = collect::rest(&schema, bytes_all, core.space.is_tight());
+                let wait = collect::rest(&schema, tablet_bytes, core.space.is_tight());
                 let wait = i64::try_from(wait).unwrap_or(i64::MAX);
                 Walked::Whole(due.max(core.expiry_micros().saturating_add(wait)))
             }
             other => other,
         })
     }
+}
+
+/// What is held of the tablet while a file of it is walked, at its pace: not its view, whose memtables would be there for as long.
+struct Walking {
+    open: Arc<SstFile>,
+    /// The parts of it that are shown, in their order.
+    parts: Vec<Arc<SstRef>>,
+    /// Bytes of all files of the tablet.
+    tablet_bytes: u64,
 }
 
 /// Deletions on their way.

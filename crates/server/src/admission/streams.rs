@@ -67,6 +67,8 @@ pub struct Streams {
     /// Answers that are parked, or were, or wait for room.
     parked: Arc<Mutex<HashMap<u64, Weak<Slot>>>>,
     next: AtomicU64,
+    /// How often reads were asked to let go of what they hold.
+    asked: AtomicU64,
     suspended: AtomicU64,
     refused: AtomicU64,
     closed: AtomicU64,
@@ -134,6 +136,7 @@ impl Streams {
             was_short: AtomicBool::new(false),
             parked: Arc::default(),
             next: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
             suspended: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             closed: AtomicU64::new(0),
@@ -155,6 +158,7 @@ impl Streams {
             streams: Arc::clone(self),
             connection,
             hold,
+            asked: self.asked.load(Ordering::Relaxed),
             charge: None,
             turn: None,
             slot: None,
@@ -188,9 +192,14 @@ impl Streams {
     /// most: what waits for room behind those answers keeps it as well. One in each call, since others may go on by that. `now` is the
     /// monotonic clock, in microseconds.
     ///
-    /// Where the memory of memtables is `short`, it suspends all reads that are between two messages: an old read
-    /// keeps memtables that were flushed long ago, and a slow one would keep them from writers.
+    /// Where the memory of memtables is `short`, or the disk has no room, it suspends all reads that are between two messages, and asks the
+    /// others to be before their next one ([`Answer::lets_go`]): an old read keeps memtables that were flushed long ago, and files that
+    /// are obsolete, and a long one would keep them from writers.
     pub fn relieve(&self, now: u64, short: bool, gate: &Gate) {
+        if short {
+            // Before it looks for those that are between two messages, so that none is missed.
+            self.asked.fetch_add(1, Ordering::SeqCst);
+        }
         let slots = self.slots();
         let mut stuck: Vec<(&Slot, u64)> = Vec::new();
         for slot in &slots {
@@ -351,6 +360,8 @@ pub struct Answer {
     connection: Arc<Connection>,
     /// That of its request.
     hold: Hold,
+    /// [`Streams::asked`], as far as its read has let go.
+    asked: u64,
     /// For the message that the transport has, and those behind it.
     charge: Option<Charge>,
     /// Where its first message is being made in less room than it is expected to take.
@@ -641,7 +652,21 @@ impl Answer {
 
     /// Takes the read back.
     pub fn unpark(&mut self) -> Option<ReadRows> {
-        self.slot.as_ref().and_then(|(_, slot)| lock(&slot.state).rows.take())
+        let (_, slot) = self.slot.as_ref()?;
+        let mut parked = lock(&slot.state);
+        if parked.suspended {
+            self.asked = self.streams.asked.load(Ordering::SeqCst);
+        }
+        parked.rows.take()
+    }
+
+    /// Suspends its read, which goes on, where that was asked of it since the last time.
+    pub fn lets_go(&mut self, rows: &mut ReadRows) {
+        let asked = self.streams.asked.load(Ordering::SeqCst);
+        if std::mem::replace(&mut self.asked, asked) != asked {
+            rows.suspend();
+            self.streams.suspended.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 

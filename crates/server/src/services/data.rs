@@ -378,6 +378,9 @@ fn large_rows(headers: &HeaderMap) -> LargeRows {
     }
 }
 
+/// A message, and whether it is the last of a read that is over with it.
+type RowMessage = Result<(kept::ReadRowsResponse, bool), Status>;
+
 /// An answer under way.
 struct RowMessages {
     /// The read, until it is put aside for the first time.
@@ -395,54 +398,57 @@ struct RowMessages {
 /// requests. Not before the first and not before the end: the message of a small read, and the status behind
 /// it, go out in one piece. Between two messages, the read is where it can be suspended. Each comes with whether it is the last of a
 /// read that is over with it.
-fn row_messages(
-    messages: RowMessages,
-) -> impl futures::Stream<Item = Result<(kept::ReadRowsResponse, bool), Status>> + Send {
-    futures::stream::unfold(messages, |mut messages| async {
-        if messages.has_ended {
+fn row_messages(messages: RowMessages) -> impl futures::Stream<Item = RowMessage> + Send {
+    futures::stream::unfold(messages, RowMessages::next)
+}
+
+impl RowMessages {
+    async fn next(mut self) -> Option<(RowMessage, Self)> {
+        if self.has_ended {
             return None;
         }
         // While it waits for room the read stays where it can be suspended, as while it waits for its client: it may be for long.
-        if let Err(error) = messages.answer.make_room().await {
-            messages.has_ended = true;
-            return Some((Err(from_error(&error)), messages));
+        if let Err(error) = self.answer.make_room().await {
+            self.has_ended = true;
+            return Some((Err(from_error(&error)), self));
         }
-        let mut rows = messages.rows.take().or_else(|| messages.answer.unpark())?;
-        if std::mem::replace(&mut messages.is_under_way, true) {
+        let mut rows = self.rows.take().or_else(|| self.answer.unpark())?;
+        if std::mem::replace(&mut self.is_under_way, true) {
             others_first().await;
         }
+        self.answer.lets_go(&mut rows);
         let next = {
             let next = pin!(rows.next());
-            messages.answer.make(next).await?
+            self.answer.make(next).await?
         };
         match next {
             Ok(mut message) => {
                 // With those behind it, and rows that lie read ahead, which are in memory too.
                 let bytes = (message.len() + rows.ready_bytes()) as u64;
                 let mut ahead_bytes = rows.ahead_bytes() as u64;
-                if !messages.answer.covers(bytes + ahead_bytes) {
+                if !self.answer.covers(bytes + ahead_bytes) {
                     rows.drop_ahead();
                     ahead_bytes = 0;
                     rows.suspend();
                     message.gather();
-                    if let Err(error) = messages.answer.cover(bytes).await {
-                        messages.has_ended = true;
-                        return Some((Err(from_error(&error)), messages));
+                    if let Err(error) = self.answer.cover(bytes).await {
+                        self.has_ended = true;
+                        return Some((Err(from_error(&error)), self));
                     }
                 }
-                messages.has_ended = rows.has_ended();
+                self.has_ended = rows.has_ended();
                 // A small read is over with its only message, and is to cost no more than that.
-                let is_over = messages.has_ended && Answer::is_over_at_once(bytes);
+                let is_over = self.has_ended && Answer::is_over_at_once(bytes);
                 if !is_over {
                     let behind = if rows.has_ready() { rows.ready_bytes() } else { 0 };
-                    messages.answer.keep(behind as u64, ahead_bytes);
-                    messages.answer.park(Some(rows), messages.clock.monotonic_micros());
+                    self.answer.keep(behind as u64, ahead_bytes);
+                    self.answer.park(Some(rows), self.clock.monotonic_micros());
                 }
-                Some((Ok((message, is_over)), messages))
+                Some((Ok((message, is_over)), self))
             }
-            Err(error) => Some((Err(from_error(&error)), messages)),
+            Err(error) => Some((Err(from_error(&error)), self)),
         }
-    })
+    }
 }
 
 /// The status of every entry of a `MutateRows`, in order. `failed` are those that failed, by ascending
@@ -481,7 +487,16 @@ fn in_messages(entries: impl Iterator<Item = Entry>) -> Vec<MutateRowsResponse> 
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use tepui_bigtable::schema::{FamilySchema, TableSchema};
+    use tepui_engine::cell::{Mutation, RowBatch, RowRange};
+    use tepui_engine::db::{Engine, EngineOptions};
+    use tepui_engine::io::{Env, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
+
     use super::*;
+    use crate::admission::Gate;
+    use crate::api::v2::ReadRowsRequest;
 
     #[test]
     fn statuses_of_many_entries_come_in_bounded_messages_in_order() {
@@ -512,6 +527,70 @@ mod tests {
         assert_eq!(turns.available_permits(), 1);
         other.taken();
         drop(waits.await.unwrap());
+    }
+
+    /// A table of so many rows of 100 KiB, all in memory.
+    async fn large_table(rows: usize) -> (Arc<Engine>, Table) {
+        let env = Env {
+            files: Arc::new(MemoryFiles::new()),
+            io: Arc::new(InlineIo),
+            clock: Arc::new(ManualClock::new(1_767_225_600_000_000)),
+            rng: Arc::new(SeededRng::new(1)),
+            spawner: Arc::new(ThreadSpawner),
+        };
+        let options = EngineOptions { background: false, ..EngineOptions::default() };
+        let engine = Engine::open(env.clone(), Path::new("/data"), options).unwrap();
+        let tablet = engine.create_tablet(RowRange::all()).unwrap();
+        let mut schema = TableSchema::new();
+        let family = schema.allocate_family_id();
+        schema.families.insert("f".to_owned(), FamilySchema::new(family));
+        let tablets = vec![Arc::clone(&tablet)];
+        let table = Table::new("t", tablets, Arc::new(schema), env.clock, env.rng).unwrap();
+        for row in 0..rows {
+            let value = vec![7; 100 << 10].into();
+            let put = Mutation::Put { family, qualifier: "q".into(), timestamp: 1_000, value };
+            let batch = RowBatch { row: format!("{row:03}").into(), mutations: vec![put] };
+            tablet.apply(batch).await.unwrap();
+        }
+        (engine, table)
+    }
+
+    #[tokio::test]
+    async fn a_read_whose_client_keeps_up_lets_go_of_old_memtables_when_memory_is_short() {
+        let (engine, table) = large_table(60).await;
+        let streams = Arc::new(Streams::new(64 << 20));
+        let mut messages = RowMessages {
+            rows: Some(table.read_rows(ReadRowsRequest::default()).unwrap()),
+            is_under_way: false,
+            has_ended: false,
+            answer: streams.answer(Hold::default()),
+            clock: engine.clock(),
+        };
+        let next = async |messages: RowMessages| {
+            let (message, messages) = messages.next().await.unwrap();
+            (message.unwrap().0.len(), messages)
+        };
+        let first;
+        (first, messages) = next(messages).await;
+        // Its client has asked for more by then.
+        messages.rows = messages.answer.unpark();
+        streams.relieve(0, true, &Gate::new(1 << 20, 1 << 20, 1 << 20));
+        assert_eq!(streams.figures().suspended, 0, "it is not between two messages");
+        let before = engine.memory().memtables;
+        for tablet in engine.tablets() {
+            tablet.flush().await.unwrap();
+        }
+        assert!(engine.memory().memtables >= before, "the read has them");
+        let mut bytes = first;
+        while !messages.has_ended {
+            let message;
+            (message, messages) = next(messages).await;
+            bytes += message;
+            let left = engine.memory().memtables;
+            assert!(left < before / 4, "{left} bytes of memtables of {before}");
+        }
+        assert!(bytes > 60 * (100 << 10), "{bytes}");
+        assert_eq!(streams.figures().suspended, 1, "once for each time that it is asked");
     }
 
     #[test]
