@@ -448,7 +448,9 @@ fn told_of_a_refusal(threads: usize) -> usize {
         ThreadSpawner.spawn("attaches", Box::new(attach)).unwrap()
     });
     let threads: Vec<_> = threads.collect();
-    threads.into_iter().for_each(|thread| thread.join());
+    for thread in threads {
+        thread.join();
+    }
     told.load(Ordering::Relaxed)
 }
 
