@@ -72,8 +72,6 @@ pub struct Selection {
     filter: Option<Filter>,
     /// The columns that a view lets through; `None` without one.
     within: Option<Vec<FamilyProjection>>,
-    /// Bytes of the view, which may be kept by this alone: it may have been changed, or deleted, since.
-    view_bytes: usize,
     projection: Projection,
 }
 
@@ -97,13 +95,12 @@ impl Selection {
             Some(filter) => filter.projection(families.iter().collect(), within.as_deref()),
             None => everything(within.clone()),
         };
-        let view_bytes = view.map_or(0, AuthorizedView::bytes);
-        Ok(Self { filter, within, view_bytes, projection })
+        Ok(Self { filter, within, projection })
     }
 
     /// Every cell.
     pub(crate) fn everything() -> Self {
-        Self { filter: None, within: None, view_bytes: 0, projection: everything(None) }
+        Self { filter: None, within: None, projection: everything(None) }
     }
 
     /// Compiles the filter of a predicate, of which only matters whether any cell passes; without
@@ -131,10 +128,11 @@ impl Selection {
         self.projection = Projection { values, ..everything(self.within.clone()) };
     }
 
-    /// Bytes of what the filter was compiled to, and may build while it runs, of the view, and of the columns that the engine is asked for.
+    /// Bytes of what the filter was compiled to, and may build while it runs, and of the columns that the engine is asked for. A view is
+    /// compiled once, and shared by all that read through it.
     pub(crate) fn filter_bytes(&self) -> usize {
         let compiled = self.filter.as_ref().map_or(0, Filter::compiled_bytes);
-        compiled + self.view_bytes + self.column_bytes()
+        compiled + self.column_bytes()
     }
 
     /// Bytes of the lists of columns, but for the ranges that the view has too.

@@ -533,7 +533,7 @@ pub struct Check {
 }
 
 impl Check {
-    /// Bytes of what its predicate was compiled to, and may build while it runs, and of its view.
+    /// Bytes of what its predicate was compiled to, and may build while it runs.
     pub fn filter_bytes(&self) -> usize {
         self.predicate.filter_bytes()
     }

@@ -1821,7 +1821,7 @@ async fn what_a_view_makes_of_a_read_is_told_with_its_filter() {
     let of_range = size_of::<tepui_engine::read::QualifierRange>();
     let columns = large_view(0, 16_000);
     let read = bytes(Some(&columns), all());
-    assert!((16_000 * of_range..17_000 * (of_range + 4)).contains(&read), "{read}");
+    assert!(read < 2_000, "the view's columns are shared by all that read through it: {read}");
     // With half of them it asks the engine for other columns than the view has.
     let half = Filter::ColumnRangeFilter(v2::ColumnRange {
         family_name: "f".to_owned(),
@@ -1839,20 +1839,9 @@ async fn what_a_view_makes_of_a_read_is_told_with_its_filter() {
     let of_range = size_of::<RowRange>();
     let rows = large_view(16_000, 0);
     let read = bytes(Some(&rows), all());
-    assert!((2 * 16_000 * of_range..10 * 16_000 * of_range).contains(&read), "{read}");
+    assert!((16_000 * of_range..5 * 16_000 * of_range).contains(&read), "{read}");
     let one = v2::ReadRowsRequest { rows: row_set(&["r11"], &[]), ..Default::default() };
-    assert!(bytes(Some(&rows), one) + 16_000 * of_range < read, "a read of one row has one piece");
-
-    let check = |view: &AuthorizedView| {
-        let request = v2::CheckAndMutateRowRequest {
-            row_key: vec![0, 1].into(),
-            true_mutations: mutations(vec![set("f", "\0\u{1}", 0, "x")]),
-            ..Default::default()
-        };
-        let request = WithFilter { request: WithOrigins(request), filter: None };
-        fixture.table.check(&request, Some(view)).unwrap().filter_bytes()
-    };
-    assert!(check(&columns) > 16_000 * size_of::<tepui_engine::read::QualifierRange>());
+    assert!(bytes(Some(&rows), one) < 2_000, "a read of one row has one piece");
 }
 
 #[tokio::test]

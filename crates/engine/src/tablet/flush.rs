@@ -239,6 +239,8 @@ impl Tablet {
             %error,
             "a flush failed and is tried again; writes go on until memory is full"
         );
+        // Who waits for the room that it makes is told why there is none.
+        self.core.room.notify_waiters();
     }
 
     fn flush_oldest(&self, retry: &mut Retry) -> Result<()> {

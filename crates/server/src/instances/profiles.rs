@@ -361,16 +361,20 @@ fn set(profile: &mut AppProfile, given: &AppProfile, path: &str) -> Result<()> {
             Some(RoutingPolicy::MultiClusterRoutingUseAny(new)),
             _,
         ) => {
-            check_distinct(new)?;
             let mut any = match profile.routing_policy.take() {
                 Some(RoutingPolicy::MultiClusterRoutingUseAny(any)) => any,
                 _ => MultiClusterRoutingUseAny::default(),
             };
+            let stored = any.cluster_ids.clone();
             match part {
                 "" => any = new.clone(),
                 "cluster_ids" => any.cluster_ids.clone_from(&new.cluster_ids),
                 "row_affinity" => any.affinity.clone_from(&new.affinity),
                 _ => return Err(not_updatable(path, UPDATABLE)),
+            }
+            // What was taken before may stay.
+            if any.cluster_ids != stored {
+                check_distinct(&any)?;
             }
             profile.routing_policy = Some(RoutingPolicy::MultiClusterRoutingUseAny(any));
         }
