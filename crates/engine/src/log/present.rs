@@ -68,14 +68,11 @@ impl Present {
     /// A segment is about to be removed.
     pub(super) fn remove(&mut self, files: &dyn Files, dir: &Path, id: u64) -> Result<()> {
         let ids = self.ids.iter().copied().filter(|present| *present != id).collect();
-        match self.append(ids) {
-            Ok(()) => Ok(()),
+        self.append(ids).or_else(|error| {
+            self.ids.remove(&id);
             // What is on disk may name it.
-            Err(_) => {
-                self.ids.remove(&id);
-                self.drop_list(files, dir)
-            }
-        }
+            self.drop_for_room(files, dir, error)
+        })
     }
 
     /// Writes a list behind those that there are; an error too where there are none.
@@ -114,6 +111,10 @@ impl Present {
         if !self.is_dropped && files.exists(&path)? {
             // Which takes no room, and no name.
             files.truncate(&path, 0)?;
+            tracing::warn!(
+                file = %path.display(),
+                "the list of the log's segments cannot be written: until the next one begins a segment that is lost is not noticed"
+            );
         }
         (self.writer, self.is_dropped) = (None, true);
         Ok(())

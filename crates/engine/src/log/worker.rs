@@ -629,10 +629,11 @@ impl Worker {
     }
 
     fn on_timer(&mut self) -> Result<()> {
-        if self.state.dirty_since.is_some() {
-            return self.sync();
+        if self.state.dirty_since.is_none() {
+            return self.mark();
         }
-        self.mark()
+        // It may have been for a marker, behind which something was written meanwhile.
+        self.sync_if_due()
     }
 
     /// Writes a marker behind what was synced, if there is space for it: it is worth no wait.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use futures::future::{try_join, try_join_all};
+use futures::future::{join, join_all};
 
 use crate::cell::{KeyView, RowBatch, Seq, Timestamp, encode_row};
 use crate::changes::ChangeLog;
@@ -99,6 +99,7 @@ impl Tablet {
             Some(self.enqueue(encoded, permit, &mut batches)?)
         };
         drop(held);
+        let has_begun = done.is_some();
         let alone = busy.into_iter().map(|(batch, _)| self.apply_admitted(batch));
         let together = async {
             match done {
@@ -106,8 +107,13 @@ impl Tablet {
                 None => Ok(()),
             }
         };
+        let (together, alone) = join(together, join_all(alone)).await;
         // Of several rows, some may be written where another is refused.
-        try_join(together, try_join_all(alone)).await.map(|_| ()).map_err(Error::in_doubt)
+        let may_be =
+            |result: &Result<Seq>| result.as_ref().map_or_else(Error::is_in_doubt, |_| true);
+        let has_begun = has_begun || alone.iter().any(may_be);
+        let refused = together.err().or_else(|| alone.into_iter().find_map(Result::err));
+        refused.map_or(Ok(()), |error| Err(if has_begun { error.in_doubt() } else { error }))
     }
 
     /// Has the places of rows in the memtable fetched from memory, before others have to wait for their insertion.

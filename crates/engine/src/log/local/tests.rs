@@ -281,6 +281,29 @@ fn an_idle_log_writes_one_marker_and_no_more() {
 }
 
 #[test]
+fn a_write_behind_a_sync_that_was_asked_for_is_not_synced_for_the_marker_that_was_due() {
+    let world = World::new();
+    let opened = world.open(options(SyncMode::Never, 1 << 20)).unwrap();
+    let watch = start(&opened.log);
+    opened.log.append(append(1, 1)).unwrap();
+    watch.wait(1).unwrap();
+    opened.log.sync(1).unwrap();
+    until_the_thread_waits(&opened.log);
+    // By its caller, while the thread sleeps until the marker is due.
+    let owes = opened.log.append_all(&mut std::iter::once(append(1, 2)), true).unwrap();
+    if owes != Owes::Nothing {
+        opened.log.write_queued(true);
+    }
+    watch.wait(2).unwrap();
+    let syncs = world.files.count(FaultOp::Sync);
+    world.clock.advance_micros(2 * MARKER_AFTER_IDLE_MICROS);
+    lock(&opened.log.shared.queue).awaited = None;
+    opened.log.poke();
+    until_the_thread_waits(&opened.log);
+    assert_eq!(world.files.count(FaultOp::Sync), syncs);
+}
+
+#[test]
 fn with_an_interval_a_write_is_published_at_once_and_synced_in_time() {
     let world = World::new();
     let opened = world.open(options(SyncMode::IntervalMs(50), 1 << 20)).unwrap();
