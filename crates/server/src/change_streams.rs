@@ -138,7 +138,7 @@ impl ChangeStreams {
         self: &Arc<Self>,
         request: &ReadChangeStreamRequest,
         cluster: Arc<str>,
-        answer: Answer,
+        mut answer: Answer,
     ) -> Result<impl futures::Stream<Item = Result<ReadChangeStreamResponse, Status>> + Send + use<>>
     {
         let entry = self.streaming(&request.table_name)?;
@@ -160,6 +160,7 @@ impl ChangeStreams {
             _ => {
                 let ranges: Vec<_> = tablets.iter().map(|(range, _)| range.clone()).collect();
                 let message = moved(entry.record.incarnation, &asked, &ranges);
+                answer.cover(message.encoded_len() as u64).await?;
                 pending.push_back(Pending::Message(Box::new(message)));
                 None
             }
@@ -329,6 +330,22 @@ enum Pending {
     Message(Box<ReadChangeStreamResponse>),
 }
 
+/// A turn at the disk, and room for a portion. Room is not held while the turn is waited for, unless it had to be waited for itself, and the
+/// turn never while room is.
+async fn turn(disk: &Arc<Semaphore>, answer: &mut Answer) -> Result<OwnedSemaphorePermit, Status> {
+    let over = || Status::internal("the reads of change streams are over");
+    answer.taken();
+    loop {
+        let turn = Arc::clone(disk).acquire_owned().await.map_err(|_| over())?;
+        if answer.covers(CHANGE_PORTION_BYTES as u64) {
+            return Ok(turn);
+        }
+        drop(turn);
+        let room = answer.cover(CHANGE_PORTION_BYTES as u64).await;
+        room.map_err(|error| from_error(&error))?;
+    }
+}
+
 /// A stream under way.
 struct ChangeStream {
     streams: Arc<ChangeStreams>,
@@ -446,7 +463,7 @@ impl ChangeStream {
         let Some(mut reader) = self.reader.take() else { return Ok(Vec::new()) };
         let read = match reader.read(Answer::BYTES_MIN as usize) {
             Ok(None) => {
-                let turn = self.turn().await?;
+                let turn = turn(&self.streams.disk, &mut self.answer).await?;
                 let read = workers::run(move || {
                     let read = reader.read_disk(CHANGE_PORTION_BYTES);
                     drop(turn);
@@ -462,22 +479,6 @@ impl ChangeStream {
         };
         self.reader = Some(reader);
         read.map_err(|error| self.explain(error))
-    }
-
-    /// A turn at the disk, and room for a portion. What others wait for is not held while the turn is waited for, nor the turn while
-    /// room is.
-    async fn turn(&mut self) -> Result<OwnedSemaphorePermit, Status> {
-        let over = || Status::internal("the reads of change streams are over");
-        loop {
-            let turn = Arc::clone(&self.streams.disk).acquire_owned().await;
-            let turn = turn.map_err(|_| over())?;
-            if self.answer.covers(CHANGE_PORTION_BYTES as u64) {
-                return Ok(turn);
-            }
-            drop(turn);
-            let room = self.answer.cover(CHANGE_PORTION_BYTES as u64).await;
-            room.map_err(|error| from_error(&error))?;
-        }
     }
 
     /// Looks the table up after it was read from a position on: whether the stream is still the one that was begun, and which
@@ -590,8 +591,30 @@ mod tests {
 
     use super::families::families_of;
     use super::*;
+    use crate::admission::{Hold, Streams};
     use crate::api::v2::mutation::Mutation as ShownMutation;
     use crate::catalog::record::{FamilyRecord, TableRecord};
+
+    #[tokio::test]
+    async fn a_stream_that_waits_for_the_disk_holds_no_room_for_its_next_portion() {
+        // Of which a connection may have an eighth: as much as one answer takes.
+        let streams = Arc::new(Streams::new(8 * Answer::BYTES_MIN));
+        let connection = streams.connection();
+        let answer = || streams.answer(Hold::new(None, Arc::clone(&connection), None));
+        let disk = Arc::new(Semaphore::new(1));
+        let (mut reads, mut waits, mut other) = (answer(), answer(), answer());
+        let taken = turn(&disk, &mut reads).await.unwrap();
+        reads.taken();
+        // What it found in memory was to be sent.
+        waits.make_room().await.unwrap();
+        assert!(!other.has_room());
+        let mut waits = Box::pin(turn(&disk, &mut waits));
+        assert!(futures::poll!(&mut waits).is_pending());
+        assert!(other.has_room());
+        other.taken();
+        drop(taken);
+        drop(waits.await.unwrap());
+    }
 
     #[test]
     fn a_family_has_its_name_from_its_first_write_to_the_last_stream_of_it() {

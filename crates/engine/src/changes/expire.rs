@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::file::ChangeFile;
+use super::file::{ChangeFile, last_seqs};
 use super::horizon::Horizons;
 use super::{ChangeLog, GRACE_MICROS, commit_micros};
 use crate::cell::Seq;
@@ -132,12 +132,17 @@ impl ChangeLog {
         let mut horizons: BTreeMap<Option<u64>, Seq> = BTreeMap::new();
         for file in &given_up {
             let losers = match file.known_tablets() {
-                Some(tablets) => tablets.iter().copied().map(Some).collect(),
-                None => vec![None],
+                Some(tablets) if tablets.iter().all(|of| retention(Some(*of)) == 0) => Vec::new(),
+                // Each as far as its own changes go: who has read those has lost nothing by what others have behind them.
+                Some(tablets) => {
+                    let lasts = last_seqs(files, &self.dir, file, tablets);
+                    lasts.into_iter().map(|(tablet, last)| (Some(tablet), last)).collect()
+                }
+                None => vec![(None, file.last_seq)],
             };
-            for of in losers.into_iter().filter(|of| retention(*of) > 0) {
+            for (of, last) in losers.into_iter().filter(|(of, _)| retention(*of) > 0) {
                 let horizon = horizons.entry(of).or_default();
-                *horizon = file.last_seq.max(*horizon);
+                *horizon = last.max(*horizon);
             }
         }
         self.horizons.raise(files, &self.dir, &horizons, || core.sync_dir(&self.dir))?;

@@ -128,6 +128,21 @@ impl ChangeFile {
     }
 }
 
+/// The last sequence of each tablet that a file has batches of; of one that cannot be read any more, that of the file for each of
+/// `tablets`. Blocks.
+pub(super) fn last_seqs(
+    files: &dyn Files,
+    dir: &Path,
+    file: &ChangeFile,
+    tablets: &[u64],
+) -> Vec<(u64, Seq)> {
+    match OpenChangeFile::open(files, &dir.join(file.name()), file.segment) {
+        // In the order of their blocks: of several of a tablet, whoever takes the greatest has its last.
+        Ok(opened) => opened.blocks.iter().map(|block| (block.tablet, block.last_seq)).collect(),
+        Err(_) => tablets.iter().map(|tablet| (*tablet, file.last_seq)).collect(),
+    }
+}
+
 /// `InvalidArgument` where a newer version wrote one of the newest of these, which ascend. One that cannot be read is not judged. Blocks.
 pub(super) fn check_versions(files: &dyn Files, dir: &Path, found: &[ChangeFile]) -> Result<()> {
     for file in found.iter().rev().take(VERSIONS_READ_MAX) {

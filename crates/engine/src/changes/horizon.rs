@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A file of changes has those of some tablets, and goes when the time of these is over; others keep theirs for longer and
-//! have lost nothing by it. So each tablet has a horizon of its own, and one for all stands for what nobody can tell
+//! have lost nothing by it. So each tablet has a horizon of its own, at the last of its own changes that went, and one for all stands for what nobody can tell
 //! whose it was. A name that says less than another one counts for nothing. Where no file can be made for want of room, which what
 //! goes then is to give, the one that says less takes the new name.
 

@@ -65,7 +65,7 @@ pub const CHANGE_TAIL_BYTES_MAX: u64 = 8 << 20;
 const FENCE_AGE_MS: u64 = 1_000;
 
 /// How long a file stays after the retention period, in microseconds: a reader that was let in at the end of the period finds it.
-const GRACE_MICROS: u64 = 600 * 1_000_000;
+pub const GRACE_MICROS: u64 = 600 * 1_000_000;
 
 /// How long a segment that could not be read, or any after another failure, is not archived, in microseconds. A damaged one is
 /// read up to its damage each time, and a full disk is not empty a second later.
@@ -280,7 +280,7 @@ impl Tablet {
     /// A position at which everything is visible, in the log, and not older than a second or so: where a reader that has
     /// nothing to read stands, and where one begins that wants what is written from now on. Every change that was acknowledged before the call is at
     /// or below it; all that begins later is above, whichever way the wall clock is set. Where nothing was written for longer, an empty batch is: a position that only memory
-    /// knew could come again after a crash. While the log waits for space it is an older one, that of the last write.
+    /// knew could come again after a crash. While the log waits for space, or has failed, it is an older one, that of the last write.
     pub async fn fence_changes(&self) -> Result<Seq> {
         let core = self.core();
         let pipeline = &core.pipeline;
@@ -289,7 +289,8 @@ impl Tablet {
             now.saturating_sub_unsigned(seq >> SEQ_COUNTER_BITS) <= FENCE_AGE_MS as i64
         };
         let recorded = pipeline.recorded();
-        if is_recent(recorded) || core.lacks_room() {
+        // Where the log has failed nothing is written any more, and what there is can be read to its end.
+        if is_recent(recorded) || core.lacks_room() || pipeline.failed().is_some() {
             return Ok(recorded);
         }
         let batch = encode_batch(NO_TABLET, &RowBatch { row: Bytes::new(), mutations: Vec::new() });

@@ -132,7 +132,11 @@ impl ChangeReader {
                     attempts += 1;
                     self.segment = None;
                 }
-                Err(error) if read.changes.is_empty() => return Err(error),
+                Err(error) if read.changes.is_empty() => {
+                    self.check()?;
+                    // A file that is listed, and not there however often it is looked for, was lost.
+                    return Err(error.of_needed_file());
+                }
                 Err(_) => break,
             }
         }
@@ -207,7 +211,7 @@ impl ChangeReader {
                 let from = files.partition_point(|file| file.last_seq <= self.position);
                 let behind = files.get(from..).unwrap_or_default();
                 let may_have = |file: &&Arc<ChangeFile>| {
-                    file.known_tablets().is_none_or(|tablets| tablets.contains(&id))
+                    file.known_tablets().is_none_or(|tablets| tablets.binary_search(&id).is_ok())
                 };
                 let has_file = |segment: u64| {
                     behind.binary_search_by_key(&segment, |file| file.segment).is_ok()

@@ -12,7 +12,9 @@ use tepui_engine::ErrorKind;
 use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::changes::{CHANGE_TAIL_BYTES_MAX, Change};
 use tepui_engine::db::{Engine, EngineOptions, SyncMode};
-use tepui_engine::io::{CrashMode, FaultFiles, FaultOp, ManualClock, MemoryFiles, SeededRng};
+use tepui_engine::io::{
+    CrashMode, FaultFiles, FaultOp, Files as _, ManualClock, MemoryFiles, SeededRng,
+};
 use tepui_engine::read::Projection;
 
 use crate::changes::{DAY, Kept, apply, batch, fill, options};
@@ -103,6 +105,46 @@ fn whoever_was_let_in_at_the_end_of_the_retention_period_may_read_on() {
     kept.clock.advance_micros(DAY.as_micros() as u64 + 300 * 1_000_000);
     kept.engine.run_background().unwrap();
     assert_eq!(kept.read(begun, 1 << 20).unwrap(), changes);
+}
+
+#[test]
+fn whoever_has_read_all_of_a_quiet_tablet_loses_nothing_by_what_others_wrote_behind_it() {
+    let disk = MemoryFiles::new();
+    let kept = Kept::open(Arc::new(disk.clone()), options()).unwrap();
+    let begun = kept.other.keep_changes(Some(DAY));
+    let last = apply(&kept.other, batch(1, 10)).unwrap().last_seq;
+    let changes = fill(&kept, 60);
+    kept.engine.close().unwrap();
+    drop(kept);
+    let options = EngineOptions { change_log_bytes_max: Some(1), ..options() };
+    let kept = Kept::open(Arc::new(disk), options).unwrap();
+    kept.other.keep_changes(Some(DAY));
+    kept.engine.run_background().unwrap();
+    assert_eq!(kept.engine.change_figures().files, 0, "there is no room for them");
+    assert_eq!(kept.read(changes[0].last_seq, 1 << 20).unwrap_err().kind(), ErrorKind::Expired);
+    let other = |position| kept.other.changes_after(position).read_disk(1 << 20);
+    assert_eq!(other(last).unwrap(), []);
+    assert_eq!(other(begun).unwrap_err().kind(), ErrorKind::Expired);
+}
+
+#[test]
+fn a_change_file_that_was_taken_away_is_damage_and_is_named() {
+    let disk = MemoryFiles::new();
+    let kept = Kept::open(Arc::new(disk.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let changes = fill(&kept, 60);
+    let dir = Path::new("/data/changes");
+    let names = disk.list(dir).unwrap().into_iter().map(|entry| entry.name);
+    let mut names: Vec<_> = names.filter(|name| name.strip_suffix(".chg").is_some()).collect();
+    names.sort();
+    let lost = names.remove(1);
+    disk.remove(&dir.join(&lost)).unwrap();
+    let mut reader = kept.tablet.changes_after(begun);
+    let before = reader.read_disk(usize::MAX).unwrap();
+    assert!(!before.is_empty() && before[..] == changes[..before.len()]);
+    let error = reader.read_disk(usize::MAX).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    assert!(error.message().contains(&lost), "{error}");
 }
 
 #[test]

@@ -41,7 +41,7 @@ use tepui_bigtable::error::{Code, Error, Result};
 use tepui_engine::ErrorKind;
 use tepui_engine::backup::Backup;
 use tepui_engine::cell::RowRange;
-use tepui_engine::changes::position_before;
+use tepui_engine::changes::{GRACE_MICROS, position_before};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::manifest::{MetaChange, MetaStore};
 use tepui_engine::offline::{CatalogEntry, TableBackup, TableTablets};
@@ -359,8 +359,10 @@ impl<H: Host> Catalog<H> {
         } else if let Some(before) = before
             && after > Some(before)
         {
-            // What was older than the period so far is gone, and a longer one does not bring it back.
+            // What was older than the period so far is gone, and a longer one does not bring it back. Who reads what stays for a
+            // while behind it goes on.
             let before = i64::try_from(before.as_micros()).unwrap_or(i64::MAX);
+            let before = before.saturating_add_unsigned(GRACE_MICROS);
             let now = self.host.expiry_micros(&old.table);
             let now = now.unwrap_or_else(|| self.clock.now_micros());
             let kept = position_before(now.saturating_sub(before));
