@@ -225,6 +225,7 @@ impl From<tepui_engine::Error> for Error {
             ErrorKind::RowTooLarge => Code::FailedPrecondition,
             ErrorKind::Locked => Code::FailedPrecondition,
             ErrorKind::Expired => Code::OutOfRange,
+            ErrorKind::Cancelled => Code::Cancelled,
         };
         let passes = (error.kind() == ErrorKind::Exhausted).then_some(RETRY_EXHAUSTED);
         let retry_after = error.retry_after().or(passes);
@@ -254,6 +255,7 @@ mod tests {
             (ErrorKind::Closed, Code::Unavailable),
             (ErrorKind::Locked, Code::FailedPrecondition),
             (ErrorKind::Expired, Code::OutOfRange),
+            (ErrorKind::Cancelled, Code::Cancelled),
         ];
         for (kind, code) in cases {
             let error = Error::from(tepui_engine::Error::new(kind, "why"));

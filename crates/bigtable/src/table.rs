@@ -505,7 +505,10 @@ impl Table {
 
     /// Deletes the rows that start with `prefix`, or all rows without one.
     pub async fn drop_row_range(&self, prefix: Option<&[u8]>) -> Result<()> {
-        try_join_all(self.drops(prefix)?.into_iter().map(TabletDrop::run)).await?;
+        let drop = async |drop: TabletDrop| {
+            if drop.at_once(|| true).await? { Ok(()) } else { drop.one_by_one().await }
+        };
+        try_join_all(self.drops(prefix)?.into_iter().map(drop)).await?;
         Ok(())
     }
 
@@ -596,26 +599,27 @@ impl RowToChange {
 }
 
 /// What a `DropRowRange` does to one tablet.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct TabletDrop {
     tablet: Arc<Tablet>,
     range: RowRange,
 }
 
 impl TabletDrop {
-    /// Whether [`Self::run`] blocks while the tablet's manifest is synced. Where a change stream is to show each row, nothing
-    /// does.
-    pub fn blocks(&self) -> bool {
+    /// Whether they may go [at once](Self::at_once): no change stream is to show each row.
+    pub fn may_be_at_once(&self) -> bool {
         self.tablet.changes_kept().is_none()
     }
 
-    /// Deletes the rows; durable and visible when it resolves.
-    pub async fn run(self) -> Result<()> {
-        let dropped = match self.tablet.changes_kept() {
-            None => self.tablet.drop_rows(self.range.clone()).await?,
-            Some(_) => false,
-        };
-        if dropped { Ok(()) } else { delete_rows(&self.tablet, self.range).await }
+    /// Deletes the rows as they are when it is asked whether that is still `wanted`; durable and visible when it resolves. `false`, and nothing
+    /// was done, where a change stream is to show each. Blocks while the tablet's manifest is synced.
+    pub async fn at_once(&self, wanted: impl Fn() -> bool) -> Result<bool> {
+        Ok(self.may_be_at_once() && self.tablet.drop_rows_while(self.range.clone(), wanted).await?)
+    }
+
+    /// Deletes the rows one by one; durable and visible when it resolves, and goes no further once it is dropped.
+    pub async fn one_by_one(self) -> Result<()> {
+        delete_rows(&self.tablet, self.range).await
     }
 }
 

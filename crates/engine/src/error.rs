@@ -37,6 +37,8 @@ pub enum ErrorKind {
     Closed,
     /// Another process holds the directory.
     Locked,
+    /// Whoever asked for it waits no more; nothing was done.
+    Cancelled,
 }
 
 /// An error of the engine.

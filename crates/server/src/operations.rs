@@ -35,7 +35,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::api::longrunning::Operation;
 use crate::api::longrunning::operation;
-use crate::catalog::resources::{Change, Resources};
+use crate::catalog::resources::{Change, Resources, Stored};
 use crate::limits::{
     OPERATION_KEPT, OPERATION_WAITS_MAX, OPERATIONS_BYTES_MAX, OPERATIONS_MAX, OPERATIONS_RETRY,
 };
@@ -59,7 +59,8 @@ struct State {
     last: u64,
     /// What operations under way told of themselves last, by id.
     running: BTreeMap<u64, Option<Any>>,
-    /// Those that ended and that the catalog had no room to keep as ended, by id: kept here until it has.
+    /// Those that ended and that the catalog had no room to keep as ended, by id: kept here until it has. It does not have those that
+    /// failed.
     unwritten: BTreeMap<u64, Operation>,
     /// When operations ended of which clients were told before: microseconds of the monotonic clock, by id. Those of the last
     /// [`OPERATION_KEPT`], roughly.
@@ -200,7 +201,7 @@ impl Operations {
         }
     }
 
-    /// Ends what is interrupted still as ABORTED; what cannot be kept of it now waits for the next start. Blocks.
+    /// Ends what is interrupted still as ABORTED; what cannot be kept of it for another reason than room waits for the next start. Blocks.
     pub fn abort_interrupted(&self) {
         for operation in self.interrupted() {
             let name = &operation.name;
@@ -215,9 +216,13 @@ impl Operations {
     /// The operation of a name.
     pub fn get(&self, name: &str) -> Result<Operation> {
         let id = id_of(name).ok_or_else(|| missing(name))?;
-        let stored = self.resources.get::<Operation>(&key(id));
-        let stored = stored.filter(|stored| stored.value.name == name);
-        stored.map(|stored| self.as_of_now(id, &stored.value)).ok_or_else(|| missing(name))
+        let stored = || {
+            let stored = self.resources.get::<Operation>(&key(id))?;
+            Some(self.as_of_now(id, &stored.value))
+        };
+        // It goes from there to here, and back when there is room.
+        let found = stored().or_else(|| self.kept_here(id)).or_else(stored);
+        found.filter(|found| found.name == name).ok_or_else(|| missing(name))
     }
 
     /// A place among those that wait for operations on behalf of clients, if there is one.
@@ -274,16 +279,24 @@ impl Operations {
     pub fn delete(&self, name: &str) -> Result<()> {
         let id = id_of(name).ok_or_else(|| missing(name))?;
         let is_done = self.get(name)?.done;
-        self.resources.delete::<Operation>(&key(id), |_| {
-            if is_done {
-                return Ok(());
+        let mut was_here = None;
+        let deleted = self.resources.change(|change| {
+            if !is_done {
+                return Err(Error::failed_precondition(format!(
+                    "operation {name:?} is under way: it can be deleted once it is done"
+                )));
             }
-            Err(Error::failed_precondition(format!(
-                "operation {name:?} is under way: it can be deleted once it is done"
-            )))
-        })?;
-        self.lock().unwritten.remove(&id);
-        Ok(())
+            was_here = self.lock().unwritten.remove(&id);
+            let is_stored = change.get::<Operation>(&key(id)).is_some();
+            if is_stored || was_here.is_none() {
+                return change.delete::<Operation>(&key(id));
+            }
+            Ok(())
+        });
+        if deleted.is_err() {
+            self.lock().unwritten.extend(was_here.map(|ended| (id, ended)));
+        }
+        deleted
     }
 
     /// Up to `limit` operations with this name or below it, oldest first, those after the id `after` only; each with its id.
@@ -299,15 +312,27 @@ impl Operations {
         after: u64,
         admits: impl Fn(&Operation) -> bool,
     ) -> impl Iterator<Item = (u64, Operation)> {
+        // First of all: what is written in between is in both.
+        let here = self.lock().unwritten.clone().into_iter().filter(|(id, _)| *id > after);
+        let mut all: BTreeMap<u64, Listed> =
+            here.map(|(id, ended)| (id, Listed::Here(ended))).collect();
         let later = self.resources.list::<Operation>("", Some(&key(after)), usize::MAX);
+        let stored = later.into_iter();
+        all.extend(
+            stored.filter_map(|(key, stored)| Some((key.parse().ok()?, Listed::Stored(stored)))),
+        );
         let name = name.trim_end_matches('/');
         let is_below = move |found: &str| {
             let rest = found.strip_prefix(name);
             name.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        let below = later.into_iter().filter(move |(_, stored)| is_below(&stored.value.name));
-        let with_id = below.filter_map(|(key, stored)| Some((key.parse().ok()?, stored)));
-        let shown = with_id.map(move |(id, stored)| (id, self.as_of_now(id, &stored.value)));
+        let shown = all.into_iter().filter_map(move |(id, listed)| match listed {
+            Listed::Stored(stored) if is_below(&stored.value.name) => {
+                Some((id, self.as_of_now(id, &stored.value)))
+            }
+            Listed::Here(ended) if is_below(&ended.name) => Some((id, ended)),
+            Listed::Stored(_) | Listed::Here(_) => None,
+        });
         shown.filter(move |(_, operation)| admits(operation))
     }
 
@@ -398,10 +423,31 @@ impl Operations {
         let may_pass =
             |error: &Error| error.kind() == Code::ResourceExhausted && !error.is_in_doubt();
         let kept_here = done.filter(|_| ended.as_ref().is_err_and(may_pass));
+        let has_failed =
+            |ended: &Operation| matches!(ended.result, Some(operation::Result::Error(_)));
+        let failed = kept_here.as_ref().is_some_and(has_failed);
         state.unwritten.extend(kept_here.map(|operation| (id, operation)));
         drop(state);
+        // Clients are told that it has failed, and may have begun another: a start that takes it for interrupted must not find it. A removal
+        // is what a full disk takes.
+        let forgotten = self.resources.change(|change| {
+            let stored = change.get::<Operation>(&key(id));
+            // Whoever writes ends may have done so meanwhile.
+            if failed && stored.is_some_and(|stored| !stored.value.done) {
+                change.delete::<Operation>(&key(id))?;
+            }
+            Ok(())
+        });
+        if let Err(error) = forgotten {
+            tracing::warn!(name, %error, "the next start takes an operation that has failed for interrupted");
+        }
         self.ended.send_replace(());
         ended.map(|stored| stored.value.clone())
+    }
+
+    /// The one of this id that has ended and is kept nowhere else as ended.
+    fn kept_here(&self, id: u64) -> Option<Operation> {
+        self.lock().unwritten.get(&id).cloned()
     }
 
     /// Writes the ends of operations that could not be written when they came. Blocks.
@@ -409,17 +455,18 @@ impl Operations {
         let unwritten = self.lock().unwritten.clone();
         for (id, ended) in unwritten {
             let name = ended.name.clone();
-            let written = self.resources.update(&key(id), |operation: &mut Operation| {
-                *operation = ended;
+            let written = self.resources.change(|change| {
+                // One that was deleted meanwhile does not come back.
+                if self.kept_here(id).is_some() {
+                    change.put(&key(id), ended);
+                }
                 Ok(())
             });
-            match written {
-                Err(error) if error.kind() != Code::NotFound => {
-                    tracing::warn!(name, %error, "cannot keep the end of an operation yet");
-                    return;
-                }
-                _ => drop(self.lock().unwritten.remove(&id)),
+            if let Err(error) = written {
+                tracing::warn!(name, %error, "cannot keep the end of an operation yet");
+                return;
             }
+            self.lock().unwritten.remove(&id);
         }
     }
 
@@ -449,6 +496,12 @@ impl Operations {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Where an operation of a list is.
+enum Listed {
+    Stored(Arc<Stored<Operation>>),
+    Here(Operation),
 }
 
 /// A change of what is kept beside the resources, and its operation: one commit. One that is dropped does nothing.

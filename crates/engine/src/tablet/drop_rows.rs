@@ -22,7 +22,7 @@ use bytes::Bytes;
 
 use crate::cell::{RowRange, Seq, row_prefix};
 use crate::compaction::job;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Excised, SstRef, Version, VersionEdit};
 use crate::sst::{FileId, SstReader};
 use crate::store::{Outputs, SstFile};
@@ -41,6 +41,16 @@ impl Tablet {
     /// have the rows that a drop takes. After an error that is [in doubt](Error::in_doubt) they may be gone, all or none,
     /// from the next start on. It is refused where the log waits for space, as writes are.
     pub async fn drop_rows(&self, range: RowRange) -> Result<bool> {
+        self.drop_rows_while(range, || true).await
+    }
+
+    /// The same, of rows that were written before it is asked for the last time whether the drop is still `wanted`: it waits for others, and who
+    /// has given up meanwhile may have written anew what would go.
+    pub async fn drop_rows_while(
+        &self,
+        range: RowRange,
+        wanted: impl Fn() -> bool,
+    ) -> Result<bool> {
         let range = range.intersect(&self.range);
         if range.is_empty() {
             return Ok(true);
@@ -50,17 +60,21 @@ impl Tablet {
         // A read-modify-write that has read what is dropped now must come before the drop; and no reader
         // may see a write that comes after it while the view still shows what was before.
         let locks = self.locks.lock_all().await;
-        let excised = self.excise(range)?;
+        let excised = self.excise(range, wanted)?;
         drop(locks);
         let Some(seq) = excised else { return Ok(false) };
         self.core.pipeline.wait_visible(seq).await.map(|()| true).map_err(Error::in_doubt)
     }
 
-    fn excise(&self, range: RowRange) -> Result<Option<Seq>> {
+    fn excise(&self, range: RowRange, wanted: impl Fn() -> bool) -> Result<Option<Seq>> {
         let mut manifest = self.lock_manifest();
         // It may have begun while locks were waited for; with this one it cannot.
         if self.changes_kept().is_some() {
             return Ok(None);
+        }
+        if !wanted() {
+            let text = "the rows are as they were: nobody waits for the drop any more";
+            return Err(Error::new(ErrorKind::Cancelled, text));
         }
         let (seq, in_memory, view) = {
             // Under the writer lock, what is in memory is older than `seq` and what comes is newer.

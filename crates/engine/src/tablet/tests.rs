@@ -282,6 +282,20 @@ fn rows_are_not_dropped_past_a_history_that_began_while_locks_were_waited_for() 
 }
 
 #[test]
+fn rows_written_after_their_drop_was_given_up_stay() {
+    let rig = rig();
+    let lock = block_on(rig.tablet.lock_row(b"r"));
+    let wanted = std::cell::Cell::new(true);
+    let mut dropping = pin!(rig.tablet.drop_rows_while(RowRange::all(), || wanted.get()));
+    assert!(dropping.as_mut().now_or_never().is_none(), "the row is locked");
+    wanted.set(false);
+    rig.write(&["s"]);
+    drop(lock);
+    assert_eq!(block_on(dropping).unwrap_err().kind(), ErrorKind::Cancelled);
+    assert_eq!(rig.cells("s"), 2);
+}
+
+#[test]
 fn rows_written_together_do_not_wait_for_one_in_the_middle_of_a_read_modify_write() {
     let rig = rig();
     let lock = block_on(rig.tablet.lock_row(b"r"));

@@ -1,5 +1,7 @@
 //! Operations over a catalog in memory, with a clock that stands still until it is moved.
 
+use std::time::Duration;
+
 use super::*;
 
 use crate::catalog::memory_meta::MemoryMeta;
@@ -324,6 +326,37 @@ fn an_end_that_the_catalog_has_no_room_for_is_told_and_written_once_it_has() {
     assert_eq!(over(&meta).get(&name).unwrap(), ended);
     assert_eq!(operations.get(&name).unwrap(), ended);
     assert!(operations.get(&deleted).is_err(), "it does not come back");
+}
+
+#[test]
+fn one_that_failed_on_a_full_disk_is_not_taken_for_interrupted_by_the_next_start() {
+    use std::sync::atomic::Ordering::Relaxed;
+    let meta: Arc<MemoryMeta> = Arc::default();
+    let operations = over(&meta);
+    let begun = |_| operations.start(RESOURCE, told("begun")).unwrap();
+    let [first, second, third] = [0, 1, 2].map(begun);
+    let names = [&first, &second, &third].map(|handle| handle.name().to_owned());
+    meta.disk_is_full.store(true, Relaxed);
+    let no_room = || Err(Error::overloaded("no space is left", Duration::from_secs(1)));
+    assert!(first.finish(no_room()).is_err());
+    assert!(second.finish(no_room()).is_err());
+    let ended = operations.get(&names[0]).unwrap();
+    assert!(ended.done && matches!(ended.result, Some(operation::Result::Error(_))));
+    let listed = |operations: &Operations| {
+        let all = operations.list("", 0, 10).into_iter();
+        all.map(|(_, operation)| (operation.name, operation.done)).collect::<Vec<_>>()
+    };
+    let [a, b, c] = names.clone();
+    assert_eq!(listed(&operations), [(a.clone(), true), (b.clone(), true), (c.clone(), false)]);
+    let later = over(&meta).interrupted().into_iter().map(|operation| operation.name);
+    assert_eq!(later.collect::<Vec<_>>(), std::slice::from_ref(&c));
+
+    operations.delete(&b).unwrap();
+    assert!(operations.delete(&b).is_err() && operations.get(&b).is_err());
+    meta.disk_is_full.store(false, Relaxed);
+    operations.write_ends();
+    assert_eq!(over(&meta).get(&a).unwrap(), ended);
+    assert_eq!(listed(&operations), [(a, true), (c, false)]);
 }
 
 #[test]

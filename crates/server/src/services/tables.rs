@@ -262,11 +262,17 @@ impl TableAdminService {
         // Each tablet has a manifest to sync. A client that goes away takes what has not begun with it.
         let drops = stream::iter(drops.map_err(|error| from_error(&error))?).map(Ok);
         let dropped = drops.try_for_each_concurrent(TABLET_DROPS_MAX, |drop| async move {
-            if drop.blocks() {
-                blocking(move || pollster::block_on(drop.run())).await
-            } else {
-                drop.run().await.map_err(|error| from_error(&error))
+            if drop.may_be_at_once() {
+                let at_once = drop.clone();
+                let work = move |asked: &Asked| {
+                    // Rows that its client has written since it gave up are not what it wanted to be gone.
+                    pollster::block_on(at_once.at_once(|| asked.check().is_ok()))
+                };
+                if blocking_asked(work).await? {
+                    return Ok(());
+                }
             }
+            drop.one_by_one().await.map_err(|error| from_error(&error))
         });
         dropped.await.map(Response::new)
     }
