@@ -68,6 +68,10 @@ const LOOKED_AT_ROWS_MAX: u64 = 10_000;
 /// Cells looked at between two messages, at most: the same for wide rows.
 const LOOKED_AT_CELLS_MAX: u64 = 100_000;
 
+/// Bytes of values looked at between two messages, at most: the same for rows of large values, which a slow disk reads in a second or
+/// so. Between messages a client learns where a retry may start, and the engine is let go of where memory or disk is short.
+const LOOKED_AT_BYTES_MAX: usize = 64 << 20;
+
 /// Cells from which on a row is filtered and made into messages by this thread's helper, where it has one: some hundred nanoseconds each,
 /// so that others would wait for half a millisecond. With fewer, rows would wait for the way there and back for little.
 const WIDE_ROW_CELLS: usize = 4096;
@@ -651,9 +655,10 @@ struct Responder {
     rng: Arc<dyn Rng>,
     /// Rows that may still be sent; `None` without a limit.
     rows_left: Option<u64>,
-    /// Rows, and cells or records without any, since a message was ready.
+    /// Rows, cells or records without any, and bytes of values, since a message was ready.
     rows_looked_at: u64,
     cells_looked_at: u64,
+    bytes_looked_at: usize,
     /// The last key that was looked at, where no message says so.
     passed: Option<Bytes>,
     /// Bytes that the filter has dropped and whose memory messages may hold.
@@ -677,6 +682,7 @@ impl Responder {
             rows_left: rows_limit,
             rows_looked_at: 0,
             cells_looked_at: 0,
+            bytes_looked_at: 0,
             passed: None,
             dropped_bytes: 0,
             filter_steps: 0,
@@ -718,6 +724,7 @@ impl Responder {
         let seen = cells.len();
         let seen_bytes = value_bytes(&cells);
         self.cells_looked_at += seen as u64;
+        self.bytes_looked_at += seen_bytes;
         let families = self.chunker.families();
         let (cells, steps) =
             self.selection.apply(key, cells, memory, families, self.rng.as_ref())?;
@@ -771,7 +778,8 @@ impl Responder {
         }
         let is_due = report
             || self.rows_looked_at >= LOOKED_AT_ROWS_MAX
-            || self.cells_looked_at >= LOOKED_AT_CELLS_MAX;
+            || self.cells_looked_at >= LOOKED_AT_CELLS_MAX
+            || self.bytes_looked_at >= LOOKED_AT_BYTES_MAX;
         if is_due {
             // A row that was sent says itself how far the read has come.
             match self.passed.take() {
@@ -794,6 +802,7 @@ impl Responder {
         let message = self.chunker.pop()?;
         self.rows_looked_at = 0;
         self.cells_looked_at = 0;
+        self.bytes_looked_at = 0;
         self.dropped_bytes = 0;
         Some(message)
     }

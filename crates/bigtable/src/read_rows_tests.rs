@@ -188,6 +188,18 @@ fn wide_rows_are_counted_by_their_cells() {
 }
 
 #[test]
+fn rows_of_large_values_are_counted_by_their_bytes() {
+    let mut responder = responder(None);
+    let Seen::Row(mut one) = row(0, false) else { unreachable!() };
+    one.cells[0].value = vec![0; LOOKED_AT_BYTES_MAX / 4].into();
+    for i in 0..8 {
+        responder.push(Seen::Row(Row { key: key(i), cells: one.cells.clone() })).unwrap();
+        let reported = if i % 4 == 3 { vec![format!("row-{i:08}")] } else { Vec::new() };
+        assert_eq!(said(&mut responder), reported);
+    }
+}
+
+#[test]
 fn fewer_rows_are_read_ahead_where_rows_are_large_or_few_are_wanted() {
     let max = POINT_READS_MAX;
     let mut reader = RowReader::new(Pieces::new(), false, &Projection::default());

@@ -36,7 +36,7 @@ pub(crate) struct JobContext<'a> {
     pub(crate) hlc: &'a Hlc,
     /// The value files that its input names.
     pub(crate) values: &'a ValueInputs,
-    /// Asked between rows, and every so many bytes of a large one; a job that must stop leaves nothing behind.
+    /// Asked between rows, and every so many bytes of a large one or records that do not live on; a job that must stop leaves nothing behind.
     pub(crate) stop: &'a dyn Fn() -> bool,
     /// Told, between records, of every so many bytes that were written; may take its time to answer, and have the job let go first of what
     /// it read ahead of values.
@@ -142,7 +142,7 @@ fn merge(
     let (mut finished_bytes, mut paced_bytes) = (0, 0);
     // Of records, and with those of value files where it was last asked.
     let (mut passed_bytes, mut asked_at) = (0, 0);
-    while let Some(entry) = stream.next()? {
+    while let Some(entry) = stream.next_while(&|| !(context.stop)())? {
         let is_next_row = entry.key.row_prefix() != row.as_slice();
         if is_next_row || passed_bytes + separator.written_bytes() >= asked_at + STEP_BYTES {
             if (context.stop)() {

@@ -46,11 +46,15 @@ use bytes::Bytes;
 use crate::cell::{FAMILY_NONE, FamilyId, KeyView, Kind, SUFFIX_LEN, Seq, Timestamp};
 use crate::compaction::Beneath;
 use crate::compaction::gc::{ColumnGc, Times, Verdict};
+use crate::compaction::job::stopped;
 use crate::cursor::{Cursor, Entry, Step};
 use crate::error::Result;
 use crate::manifest::Excised;
 use crate::read::{EncodedExcised, MergeCursor, RangeTombstones, aggregate};
 use crate::schema::TabletSchema;
+
+/// Records that are taken in without one that lives on, until it is asked whether that is still wanted: a millisecond or so.
+const TAKEN_TOGETHER: u64 = 8192;
 
 /// What a compaction goes by.
 #[derive(Debug, Clone)]
@@ -254,8 +258,13 @@ impl CompactionStream {
     // Not an `Iterator`: the record borrows from the stream.
     #[expect(clippy::should_implement_trait, reason = "it lends its records")]
     pub fn next(&mut self) -> Result<Option<Entry<'_>>> {
+        self.next_while(&|| true)
+    }
+
+    /// The same for as long as it is wanted, which is asked now and then where records do not live on.
+    pub(crate) fn next_while(&mut self, wanted: &dyn Fn() -> bool) -> Result<Option<Entry<'_>>> {
         let more = !self.failed
-            && self.fill().inspect_err(|_| {
+            && self.fill(wanted).inspect_err(|_| {
                 self.failed = true;
                 self.ready.clear();
             })?;
@@ -283,8 +292,13 @@ impl CompactionStream {
     }
 
     /// Takes in records until one is decided; false at the end.
-    fn fill(&mut self) -> Result<bool> {
+    fn fill(&mut self, wanted: &dyn Fn() -> bool) -> Result<bool> {
+        let mut taken: u64 = 0;
         while self.ready.is_empty() {
+            taken += 1;
+            if taken.is_multiple_of(TAKEN_TOGETHER) && !wanted() {
+                return Err(stopped());
+            }
             let step = if let Some(start) = self.start.take() {
                 self.merge.seek(&start)?
             } else if self.taken {

@@ -22,6 +22,29 @@ fn spec(snapshots: Vec<Seq>, beneath: Beneath) -> CompactionSpec {
     }
 }
 
+#[test]
+fn a_compaction_that_is_to_stop_does_not_go_through_all_that_is_deleted_first() {
+    // A row that is gone, with more cells than anybody waits for.
+    let put = |n: u64| {
+        let qualifier = n.to_string().into();
+        Mutation::Put { family: FamilyId(1), qualifier, timestamp: 1000, value: "v".into() }
+    };
+    let mut records: Vec<_> =
+        (1..=10 * TAKEN_TOGETHER).map(|n| record(b"gone", &put(n), n)).collect();
+    records.push(record(b"gone", &Mutation::DeleteRow, 10 * TAKEN_TOGETHER + 1));
+    records.sort();
+    let runs = cursors(&[Arc::new(records)], false);
+    let asked = std::cell::Cell::new(0);
+    let wanted = || {
+        asked.set(asked.get() + 1);
+        asked.get() < 3
+    };
+    let mut stream = CompactionStream::new(runs, spec(Vec::new(), Beneath::NOTHING), &[]);
+    assert!(stream.next_while(&wanted).is_err());
+    assert_eq!((asked.get(), stream.stats().records_in / TAKEN_TOGETHER), (3, 2));
+    assert!(stream.next().unwrap().is_none(), "nothing comes behind an error");
+}
+
 /// Runs a compaction to its end and checks what holds of every one.
 fn compact(
     runs: &[Arc<Vec<Rec>>],
