@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::backup::{BackupId, BackupList};
+use crate::cell::RowRange;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
@@ -98,6 +99,84 @@ pub(crate) fn check_catalog(
             );
             return Err(Error::new(ErrorKind::Corruption, message));
         }
+        let range = |id: &TabletId| Some((manifests.get(id)?.version().range().clone(), *id));
+        let ranges = table.tablets.iter().filter_map(range).collect();
+        if let Some((id, what)) = untiled(ranges) {
+            let (manifest, table) = (layout.tablet(id).join("MANIFEST-*"), table.table);
+            let message = format!(
+                "{}: {what} of {table}: a manifest or the catalog is that of another directory. Nothing was removed: put back what belongs to it",
+                manifest.display()
+            );
+            return Err(Error::new(ErrorKind::Corruption, message));
+        }
     }
     Ok(lists_lost)
+}
+
+/// Whether the tablets of a table leave rows out, or have some twice: one of those that are at fault, and what is wrong with it. A table with
+/// none has lost what names them, which others say.
+pub(crate) fn untiled(mut tablets: Vec<(RowRange, TabletId)>) -> Option<(TabletId, String)> {
+    tablets.sort_by(|(a, _), (b, _)| a.start.cmp(&b.start));
+    let mut before: Option<&(RowRange, TabletId)> = None;
+    for tablet in &tablets {
+        let (range, id) = tablet;
+        let row = range.start.escape_ascii();
+        match before {
+            None if range.start.is_empty() => {}
+            None => {
+                return Some((*id, format!("begins at row \"{row}\", and no tablet is before it")));
+            }
+            Some((previous, _)) if previous.end == range.start && !range.start.is_empty() => {}
+            Some((previous, other)) => {
+                let (end, other) = (previous.end.escape_ascii(), other.0);
+                let end = if previous.end.is_empty() {
+                    "the last row".to_owned()
+                } else {
+                    format!("row \"{end}\"")
+                };
+                return Some((
+                    *id,
+                    format!(
+                        "begins at row \"{row}\", and tablet {other:016x} before it ends at {end}"
+                    ),
+                ));
+            }
+        }
+        before = Some(tablet);
+    }
+    let (last, id) = before?;
+    let row = last.end.escape_ascii();
+    (!last.end.is_empty())
+        .then(|| (*id, format!("ends at row \"{row}\", and no tablet is behind it")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tablets_that_leave_rows_out_or_have_some_twice_are_named() {
+        let of = |ranges: &[(&'static str, &'static str)]| {
+            let tablets = ranges.iter().zip(1..);
+            let tablets =
+                tablets.map(|((start, end), id)| (RowRange::new(*start, *end), TabletId(id)));
+            let mut tablets: Vec<_> = tablets.collect();
+            tablets.reverse();
+            untiled(tablets).map(|(id, what)| (id.0, what))
+        };
+        assert_eq!(of(&[("", "")]), None);
+        assert_eq!(of(&[("", "g"), ("g", "k"), ("k", "")]), None);
+        let (id, what) = of(&[("", "g"), ("h", "")]).unwrap();
+        assert!(id == 2 && what.contains("\"h\"") && what.contains("\"g\""), "{what}");
+        let faulty = [
+            (&[("", "k"), ("g", "")][..], 2),
+            (&[("", ""), ("", "")], 1),
+            (&[("", ""), ("g", "")], 2),
+            (&[("a", "")], 1),
+            (&[("", "k")], 1),
+        ];
+        for (ranges, id) in faulty {
+            assert_eq!(of(ranges).map(|(id, _)| id), Some(id), "{ranges:?}");
+        }
+    }
 }

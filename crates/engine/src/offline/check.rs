@@ -25,6 +25,7 @@ use super::{
 };
 use crate::backup::{self, BackupId, BackupList};
 use crate::cache::{BlockCache, QuickBlockCache};
+use crate::catalog_store::untiled;
 use crate::cell::RowRange;
 use crate::error::{ErrorKind, Result};
 use crate::identity;
@@ -174,6 +175,7 @@ pub(super) fn check_locked(
         ssts: list_ssts(files, layout)?,
         verified: HashMap::new(),
         values: ValueReaders::new(files, layout),
+        names_lost: false,
     };
     if let Some(unfinished) = layout.unfinished_repair(files)? {
         check.damage(&layout.repair(), unfinished);
@@ -230,6 +232,8 @@ struct Check<'a> {
     /// SSTs that were verified already, with their reader where they opened.
     verified: HashMap<FileId, Option<Arc<SstReader>>>,
     values: ValueReaders<'a>,
+    /// A manifest or a backup's list cannot be read: nobody knows what only that names.
+    names_lost: bool,
 }
 
 impl Check<'_> {
@@ -295,16 +299,16 @@ impl Check<'_> {
         }
     }
 
-    /// All manifests and the SSTs that they name. Tells which tablets are there, whole or not.
-    fn tablets(&mut self) -> Result<HashSet<TabletId>> {
-        let mut there = HashSet::new();
+    /// All manifests and the SSTs that they name. Tells which tablets are there, whole or not, and their rows where that can be read.
+    fn tablets(&mut self) -> Result<HashMap<TabletId, Option<RowRange>>> {
+        let mut there = HashMap::new();
         for id in list_tablets(self.files, self.layout)? {
             let dir = self.layout.tablet(id);
             let read = journals::read_manifest(self.files, self.layout, id);
             self.advance_dir(&dir)?;
             match read {
                 Ok(Some(read)) => {
-                    there.insert(id);
+                    there.insert(id, Some(read.state.range().clone()));
                     self.torn(&read);
                     self.report.tablets += 1;
                     self.version(&read.path, &read.state);
@@ -315,7 +319,8 @@ impl Check<'_> {
                     self.note(&dir, what);
                 }
                 Err(error) => {
-                    there.insert(id);
+                    there.insert(id, None);
+                    self.names_lost = true;
                     self.damage(&dir, error);
                 }
             }
@@ -343,7 +348,10 @@ impl Check<'_> {
                     }
                     self.named_values(&path, &list);
                 }
-                Err(error) => self.damage(&path, error),
+                Err(error) => {
+                    self.names_lost = true;
+                    self.damage(&path, error);
+                }
             }
         }
         self.advance_dir(&dir)?;
@@ -448,7 +456,7 @@ impl Check<'_> {
         let named: BTreeSet<FileId> =
             readers.flat_map(|reader| reader.properties().value_files.keys().copied()).collect();
         // What an SST that cannot be read names is not known.
-        let all_known = self.verified.values().all(Option::is_some);
+        let all_known = !self.names_lost && self.verified.values().all(Option::is_some);
         self.report.value_files = named.len() as u64;
         for (id, bytes) in &there {
             let path = self.layout.value(*id);
@@ -495,12 +503,13 @@ impl Check<'_> {
         &mut self,
         read: CatalogReader<'_>,
         meta: &Meta,
-        tablets: &HashSet<TabletId>,
+        tablets: &HashMap<TabletId, Option<RowRange>>,
         backups: &HashSet<BackupId>,
     ) {
         let dir = self.layout.meta();
         let mut named = HashSet::new();
         let mut named_backups = HashSet::new();
+        let mut all_read = true;
         for (key, value) in meta {
             match read(key, value) {
                 Ok(Some(CatalogEntry::Backup(named))) => {
@@ -512,9 +521,21 @@ impl Check<'_> {
                 }
                 Ok(Some(CatalogEntry::Table(table))) => {
                     self.report.tables += 1;
+                    let ranges = table.tablets.iter().map(|id| {
+                        tablets.get(id).and_then(|range| range.clone()).map(|range| (range, *id))
+                    });
+                    // Where one of them is not known, that is what is said of it.
+                    if let Some(ranges) = ranges.collect()
+                        && let Some((id, what)) = untiled(ranges)
+                    {
+                        self.wrong(
+                            &self.layout.tablet(id),
+                            format_args!("{what} of {}", table.table),
+                        );
+                    }
                     for id in table.tablets {
                         named.insert(id);
-                        if !tablets.contains(&id) {
+                        if !tablets.contains_key(&id) {
                             let dir = self.layout.tablet(id);
                             let table = &table.table;
                             self.wrong(&dir, format_args!("tablet of {table} is missing"));
@@ -522,10 +543,18 @@ impl Check<'_> {
                     }
                 }
                 Ok(None) => {}
-                Err(error) => self.damage(&dir, error),
+                Err(error) => {
+                    all_read = false;
+                    self.damage(&dir, error);
+                }
             }
         }
-        let mut unnamed: Vec<TabletId> = tablets.difference(&named).copied().collect();
+        if !all_read {
+            // What the others name is not known.
+            return;
+        }
+        let mut unnamed: Vec<TabletId> =
+            tablets.keys().filter(|id| !named.contains(id)).copied().collect();
         unnamed.sort_unstable();
         for id in unnamed {
             self.unnamed(&self.layout.tablet(id), "no table has this tablet");
@@ -545,7 +574,14 @@ impl Check<'_> {
             .map(|(id, bytes)| (*id, *bytes))
             .collect();
         for (id, bytes) in unnamed {
-            self.unnamed(&self.layout.sst(id), "no manifest or backup names this SST");
+            let path = self.layout.sst(id);
+            if self.names_lost {
+                let what =
+                    "no manifest or backup that can be read names this SST; one that cannot may";
+                self.note(&path, what);
+            } else {
+                self.unnamed(&path, "no manifest or backup names this SST");
+            }
             self.advance(bytes);
         }
     }
