@@ -103,7 +103,7 @@ mod tests {
         let shown = Backup { name: "b".to_owned(), ..Backup::default() };
         let backup = BackupRecord {
             shown: Some(shown),
-            table: Some(table.clone()),
+            table: table.encode_to_vec().into(),
             engine_id: Some(7),
             ..BackupRecord::default()
         };

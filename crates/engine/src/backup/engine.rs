@@ -13,6 +13,7 @@ use crate::manifest::journal::DRAFT_SUFFIX;
 use crate::manifest::{Version, VersionEdit};
 use crate::sst::FileId;
 use crate::store::{SstFile, SstStore};
+use crate::tablet::moments::{Held, Moment};
 use crate::tablet::{Tablet, TabletId};
 
 /// The backups of an engine.
@@ -116,8 +117,9 @@ fn check_open<'a>(files: impl Iterator<Item = &'a Arc<SstFile>>) -> Result<()> {
 }
 
 impl Engine {
-    /// Makes a backup of these tablets, durably: it holds every write to them that was acknowledged before the call. Waits for
-    /// one flush of each. `Corruption` where a file of theirs is damaged or missing, and `Io` where one cannot be opened for another
+    /// Makes a backup of these tablets, durably, as they are at one moment during the call: it holds every write to them that was acknowledged
+    /// before the call, and of those that come later none without what was acknowledged before it began. Waits for one flush of each.
+    /// Rows that are dropped meanwhile may be gone from it. `Corruption` where a file of theirs is damaged or missing, and `Io` where one cannot be opened for another
     /// reason: a backup of it would not be one. A backup that the catalog does not name is removed by [`Engine::retain_backups`] at the next start.
     pub async fn create_backup(&self, tablets: &[TabletId]) -> Result<Arc<Backup>> {
         self.core().check_writable()?;
@@ -131,18 +133,12 @@ impl Engine {
         for tablet in &found {
             check_open(tablet.hold().files.values())?;
         }
-        // All of them are sent first, so that one does not wait for another to begin.
-        let flushes: Vec<_> = found.iter().map(|tablet| tablet.begin_flush()).collect();
-        for (tablet, flush) in found.iter().zip(flushes) {
-            tablet.end_flush(flush).await?;
-        }
+        let moments = Moment::in_files(&found).await?;
         let mut list = BackupList::default();
-        let mut held = Vec::new();
-        for tablet in &found {
-            let view = tablet.hold();
-            let version = &view.version;
-            check_open(view.files.values())?;
-            for (values, bytes) in view.files.values().flat_map(|file| file.value_files()) {
+        for (id, moment) in tablets.iter().zip(&moments) {
+            let Held { version, files } = moment.held().ok_or_else(|| missing(*id))?;
+            check_open(files.values())?;
+            for (values, bytes) in files.values().flat_map(|file| file.value_files()) {
                 let named = list.values.entry(values.id()).or_default();
                 *named = named.saturating_add(*bytes).min(values.frame_bytes());
             }
@@ -150,14 +146,13 @@ impl Engine {
             let edit =
                 VersionEdit { add_excised: Vec::new(), flushed_seq: None, ..version.snapshot() };
             list.tablets.push(Version::empty(version.range().clone()).apply(&edit)?);
-            held.push(view);
         }
         if let Some(at) = found.iter().position(|tablet| tablet.is_dropped()) {
             return Err(missing(tablets.get(at).copied().unwrap_or(TabletId(0))));
         }
-        // Only now may the views go: what they hold is kept.
+        // Only now may the moments go: what they hold is kept.
         let kept = self.add_backup(list);
-        drop(held);
+        drop(moments);
         kept
     }
 

@@ -68,33 +68,30 @@ impl Drop for Merging<'_> {
 impl Tablet {
     /// Moves everything that was written before the call from memory to SSTs, and waits for it.
     pub async fn flush(&self) -> Result<()> {
-        let newest = self.begin_flush();
-        self.end_flush(newest).await
-    }
-
-    /// Sends everything that was written before the call to be flushed; what [`Self::end_flush`] waits for.
-    pub(crate) fn begin_flush(&self) -> Option<Arc<Memtable>> {
-        let newest = self.rotate_now();
+        let target = self.rotate_now();
         self.core.bell.ring();
-        newest
+        let is_done = || {
+            let view = self.view.load();
+            !target
+                .as_ref()
+                .is_some_and(|target| view.waiting.iter().any(|m| Arc::ptr_eq(m, target)))
+        };
+        self.until_flushed(is_done).await
     }
 
-    /// Waits until the memtable that was sent, and all before it, are in SSTs.
-    pub(crate) async fn end_flush(&self, target: Option<Arc<Memtable>>) -> Result<()> {
+    /// Waits until a memtable is in SSTs that was sent to be, and all before it; or the tablet is dropped.
+    pub(super) async fn until_flushed(&self, is_done: impl Fn() -> bool) -> Result<()> {
         // Nobody flushes it.
-        if target.is_some() && self.schema.load().is_none() {
+        if !is_done() && self.schema.load().is_none() {
             return Err(Self::no_schema());
         }
         if !self.core.background.load(Ordering::Acquire) {
             return self.flush_waiting();
         }
-        let Some(target) = target else { return Ok(()) };
         loop {
             // Room is made by every flush, and rung for when the engine fails or closes.
             let room = self.core.room.notified();
-            if self.is_dropped()
-                || !self.view.load().waiting.iter().any(|m| Arc::ptr_eq(m, &target))
-            {
+            if self.is_dropped() || is_done() {
                 return Ok(());
             }
             self.core.check_writable()?;
@@ -299,6 +296,7 @@ impl Tablet {
             ..VersionEdit::default()
         };
         self.install(&mut manifest, &edit, opened, 1)?;
+        self.moments.flushed(memtable, &self.view.load());
         EngineMetrics::add(&self.core.metrics.flushes, 1);
         let collected = output.stats.collected + output.stats.buried;
         EngineMetrics::add(&self.core.metrics.cells_collected, collected);

@@ -27,6 +27,7 @@ mod locked_rows;
 mod locks;
 mod looks;
 mod merge;
+pub(crate) mod moments;
 mod named;
 mod newest;
 mod point;
@@ -125,6 +126,7 @@ pub struct Tablet {
     writer: Mutex<Writer>,
     manifest: Mutex<TabletManifest>,
     flushing: Mutex<flush::Retry>,
+    moments: moments::Moments,
     picks: Mutex<Picks>,
     jobs: Mutex<Jobs>,
     last_write_micros: AtomicU64,
@@ -243,6 +245,7 @@ impl Tablet {
             writer: Mutex::default(),
             manifest: Mutex::new(manifest),
             flushing: Mutex::default(),
+            moments: moments::Moments::default(),
             picks: Mutex::default(),
             jobs: Mutex::default(),
             last_write_micros: AtomicU64::new(0),

@@ -72,7 +72,7 @@ impl Current {
 }
 
 /// The open files of a version.
-pub(super) type OpenFiles = HashMap<FileId, Arc<SstFile>>;
+pub(crate) type OpenFiles = HashMap<FileId, Arc<SstFile>>;
 
 /// The open file of an SST, of those that are open.
 pub(super) fn open_file(files: &OpenFiles, id: FileId) -> Result<&Arc<SstFile>> {

@@ -112,10 +112,10 @@ impl Backups {
             }
             ready += 1;
             if let (true, Some(table), Some(shown)) =
-                (record.automated, &record.table, &record.shown)
+                (record.automated, record.table_incarnation(), &record.shown)
             {
                 let made = shown.start_time.as_ref().map_or(0, times::micros);
-                let newest = newest.entry(table.incarnation).or_insert(made);
+                let newest = newest.entry(table).or_insert(made);
                 *newest = made.max(*newest);
             }
         }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use prost::Message as _;
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_engine::backup::Backup;
@@ -87,7 +88,7 @@ impl Backups {
         };
         let record = BackupRecord {
             shown: Some(shown),
-            table: Some(table),
+            table: table.encode_to_vec().into(),
             engine_id: None,
             incarnation: self.env.rng.next_u64(),
             automated,
@@ -154,7 +155,7 @@ impl Backups {
             let stored = self.resources.get::<BackupRecord>(name);
             stored.filter(|stored| stored.value.incarnation == incarnation).ok_or_else(gone)
         };
-        let table = of_this()?.value.table.clone().unwrap_or_default();
+        let table = of_this()?.value.table()?;
         let tablets: Vec<_> = table.tablet_ids().collect();
         let unwanted = || handle.check_cancelled().and_then(|()| of_this().map(drop)).err();
         // A flush waits for as long as the disk is full, and holds nothing meanwhile that would have to be undone.
@@ -198,6 +199,7 @@ impl Backups {
         }
         let table = now.map_or(table, |now| now.record.clone());
         let end_time = Some(times::timestamp(self.env.clock.now_micros()));
+        let encoded = Bytes::from(table.encode_to_vec());
         let ready = self.resources.update::<BackupRecord>(name, |record| {
             if record.incarnation != incarnation {
                 return Err(gone());
@@ -205,7 +207,7 @@ impl Backups {
             handle.check_cancelled()?;
             let shown = record.shown();
             record.engine_id = Some(made.id().0);
-            record.table = Some(table.clone());
+            record.table = encoded.clone();
             record.shown = Some(admin::Backup {
                 state: State::Ready.into(),
                 end_time,
@@ -380,21 +382,22 @@ impl Backups {
         };
         let name = metadata.name.clone();
         let instance = names::instance_of(&name);
-        self.instances.check(instance)?;
+        // First of all: where the instance goes, the operation was told to end by that.
         handle.check_cancelled()?;
+        self.instances.check(instance)?;
         let (record, backup) = source?;
         let kind = kind_of(&record.shown());
         // Within a change, so that the instance stays and nobody cancels until the table is there.
         let allowed = || {
             let change = self.resources.begin();
-            self.instances.check(instance)?;
-            handle.check_cancelled().map(|()| change)
+            handle.check_cancelled()?;
+            self.instances.check(instance).map(|()| change)
         };
         let commit = |mut change: Change<'_>, record: &TableRecord, entry| {
             let response = self.end_restore(&mut change, handle, metadata, kind, record)?;
             Ok((change.commit(vec![entry])?, response))
         };
-        let table = record.table.unwrap_or_default();
+        let table = record.table()?;
         self.tables.restore(&name, table, restore_info, &backup, allowed, commit)
     }
 

@@ -1,5 +1,8 @@
 //! What the catalog keeps of a backup.
 
+use bytes::Bytes;
+use prost::Message as _;
+use tepui_bigtable::error::{Error, Result};
 use tepui_engine::backup::BackupId;
 
 use crate::api::admin;
@@ -12,9 +15,10 @@ pub struct BackupRecord {
     /// The backup as it is shown.
     #[prost(message, optional, tag = "1")]
     pub shown: Option<admin::Backup>,
-    /// The table's record when the backup was asked for: its families, with their numbers.
-    #[prost(message, optional, tag = "2")]
-    pub table: Option<TableRecord>,
+    /// The table's record when the backup was asked for: its families, with their numbers. As it is stored: decoded it may take sixty times as
+    /// much, and there are many backups of a table.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub table: Bytes,
     /// The number of the engine's backup; absent while it is being made.
     #[prost(fixed64, optional, tag = "3")]
     pub engine_id: Option<u64>,
@@ -24,6 +28,13 @@ pub struct BackupRecord {
     /// Whether a table's policy asked for it.
     #[prost(bool, tag = "5")]
     pub automated: bool,
+}
+
+/// What tells a table's record from those of others, without the rest of it.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Incarnation {
+    #[prost(fixed64, tag = "2")]
+    incarnation: u64,
 }
 
 impl Resource for BackupRecord {
@@ -36,6 +47,21 @@ impl BackupRecord {
     /// The engine's backup, once it is made.
     pub fn made_id(&self) -> Option<BackupId> {
         self.engine_id.map(BackupId)
+    }
+
+    /// Which table it is of, whatever has that one's name by now.
+    pub fn table_incarnation(&self) -> Option<u64> {
+        Some(Incarnation::decode(&*self.table).ok()?.incarnation)
+    }
+
+    /// The table's record; `DATA_LOSS` where it is damaged.
+    pub fn table(&self) -> Result<TableRecord> {
+        TableRecord::decode(&*self.table).map_err(|error| {
+            let name = self.shown().name;
+            Error::data_loss(format!(
+                "backup {name:?}: the record of its table is damaged: {error}"
+            ))
+        })
     }
 
     /// The backup as it is shown.
@@ -53,5 +79,32 @@ impl BackupRecord {
             source_table: shown.source_table,
             source_backup: shown.source_backup,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tables_record_is_stored_as_a_message_and_told_by_its_number_alone() {
+        /// As versions that decoded it had it.
+        #[derive(Clone, PartialEq, prost::Message)]
+        struct Before {
+            #[prost(message, optional, tag = "2")]
+            table: Option<TableRecord>,
+            #[prost(fixed64, tag = "4")]
+            incarnation: u64,
+        }
+        let name = "projects/p/instances/i/tables/t".to_owned();
+        let table =
+            TableRecord { name, incarnation: 7, tablets: vec![1, 300], ..TableRecord::default() };
+        let before = Before { table: Some(table.clone()), incarnation: 9 };
+        let record = BackupRecord::decode(&*before.encode_to_vec()).unwrap();
+        assert_eq!((record.incarnation, record.table_incarnation()), (9, Some(7)));
+        assert_eq!(record.table().unwrap(), table);
+        assert_eq!(Before::decode(&*record.encode_to_vec()).unwrap(), before);
+        let damaged = BackupRecord { table: record.table.slice(1..), ..record };
+        assert!(damaged.table().is_err());
     }
 }

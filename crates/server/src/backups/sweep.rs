@@ -175,10 +175,10 @@ impl<'a> Automated<'a> {
         for (name, stored) in all.iter().filter(|(_, stored)| stored.value.automated) {
             let record = &stored.value;
             // Of this table, and not of one that had its name before.
-            let Some(table) = &record.table else { continue };
+            let Some(table) = record.table_incarnation() else { continue };
             let made = record.shown.as_ref().and_then(|shown| shown.start_time.as_ref());
             let distance = made.map_or(u64::MAX, |made| times::micros(made).abs_diff(now));
-            let nearest = nearest.entry((names::cluster_of(name), table.incarnation));
+            let nearest = nearest.entry((names::cluster_of(name), table));
             let nearest = nearest.or_insert(distance);
             *nearest = distance.min(*nearest);
         }
