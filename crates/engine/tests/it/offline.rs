@@ -640,6 +640,9 @@ fn damage_in_a_manifest_keeps_every_row_whose_sst_an_edit_still_names() {
         if found.is_whole() {
             continue; // The last marker, whose loss costs nothing.
         }
+        // What nobody can read may name them.
+        let removed = found.notes.iter().any(|note| note.error.message().contains("removes it"));
+        assert!(found.unnamed.is_empty() && !removed, "byte {at}: {found}");
         flip(&place.files, &manifest, at);
         let report = damage_and_repair(&place, &manifest, at);
         assert!(!report.lost.is_empty());
@@ -654,6 +657,30 @@ fn damage_in_a_manifest_keeps_every_row_whose_sst_an_edit_still_names() {
         rewritten += 1;
     }
     assert!(rewritten > 5);
+}
+
+#[test]
+fn a_table_whose_tablets_leave_rows_out_is_damage_and_a_start_that_is_refused_removes_nothing() {
+    let place = place();
+    let engine = Engine::open(environment(&place.files), dir(), tiny_options()).unwrap();
+    let second = place.tablets[1];
+    let value = Some(second.0.to_string().into());
+    let change = MetaChange { key: "tables/t".to_owned(), expect: MetaExpect::Any, value };
+    engine.meta().commit(&[change]).unwrap();
+    engine.close().unwrap();
+    drop(engine);
+    let found = check(&place.files);
+    let split = row(ROWS / 2);
+    let told = |text: &str| text.contains(&split) && text.contains("no tablet is before it");
+    let [damage] = &found.damage[..] else { panic!("{found}") };
+    assert!(told(damage.error.message()), "{}", damage.error);
+    let before = contents(&place.files);
+    let catalog: offline::CatalogReader<'_> = &read_catalog;
+    let error =
+        Engine::open_with_catalog(environment(&place.files), dir(), tiny_options(), catalog)
+            .unwrap_err();
+    assert!(error.kind() == ErrorKind::Corruption && told(error.message()), "{error}");
+    assert!(contents(&place.files) == before, "nothing was changed");
 }
 
 #[test]
