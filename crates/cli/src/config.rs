@@ -55,14 +55,15 @@ pub fn load(
     config::resolve(&Inputs { file, env, flags, machine_bytes, processors })
 }
 
-/// The variables that may be of the configuration. One of these that is not UTF-8 is an error: made into text, it would name another
-/// directory than was meant.
+/// The variables that may be of the configuration, but for empty ones, which are none (see [`variable`]). One of these that is not UTF-8 is an
+/// error: made into text, it would name another directory than was meant.
 fn environment(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<Vec<(String, String)>> {
     let named = variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
-    let ours =
-        named.filter(|(name, _)| name.starts_with(config::ENV_PREFIX) && name != config::ENV_FILE);
+    let ours = named.filter(|(name, value)| {
+        name.starts_with(config::ENV_PREFIX) && name != config::ENV_FILE && !value.is_empty()
+    });
     ours.map(|(name, value)| match value.into_string() {
         Ok(value) => Ok((name, value)),
         Err(_) => Err(Error::invalid_argument(format!("${name} is not UTF-8"))),
@@ -86,6 +87,14 @@ fn table(effective: &Effective, explain: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_empty_variable_leaves_its_key_as_it_would_be_without() {
+        let variables = [("TEPUI_LOGGING_LEVEL", ""), ("TEPUI_DATA", "d"), ("HOME", "/")];
+        let env =
+            environment(variables.map(|(name, value)| (name.into(), value.into())).into_iter());
+        assert_eq!(env.unwrap(), [("TEPUI_DATA".to_owned(), "d".to_owned())]);
+    }
 
     #[test]
     fn the_table_has_a_line_for_each_key_with_its_source() {

@@ -190,7 +190,9 @@ impl Write for &Lines {
 /// Parses a level, for [`init`] and for checking a configuration. A word alone is a level: the parser takes any other for a module
 /// that is logged, and all others for silent.
 pub fn filter(level: &str) -> Result<EnvFilter> {
-    let is_known = |part: &str| part.contains(['=', '[']) || part.parse::<LevelFilter>().is_ok();
+    // An empty one would be taken for `off`.
+    let is_level = |part: &str| !part.is_empty() && part.parse::<LevelFilter>().is_ok();
+    let is_known = |part: &str| part.contains(['=', '[']) || is_level(part);
     if let Some(part) = level.split(',').find(|part| !is_known(part)) {
         return Err(Error::invalid_argument(format!(
             "{level:?}: {part:?} is no level (off, error, warn, info, debug or trace) and no MODULE=LEVEL"
@@ -267,6 +269,10 @@ mod tests {
             ("info,debgu", "debgu"),
             // It would be that of a module whose name begins with a blank.
             ("info, warn", " warn"),
+            // They would switch off all logs, errors included.
+            ("", ""),
+            (",", ""),
+            ("info,", ""),
         ] {
             let error = filter(level).unwrap_err();
             assert!(error.message().contains(&format!("{wrong:?} is no level")), "{error}");
