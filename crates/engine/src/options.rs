@@ -27,7 +27,7 @@ pub struct EngineOptions {
     pub log_segment_bytes: u64,
     /// Bytes of log above which the tablets that pin the oldest segment are flushed. Bounds both disk
     /// and the time and memory to replay after a crash: the log is replayed into memtables, so it may
-    /// not outgrow what they may hold.
+    /// not outgrow what they may hold. At least [`LOG_SEGMENTS_MIN`] segments.
     pub log_bytes_max: u64,
     /// Bytes of change files above which the oldest are removed even where their retention period is not over. Less
     /// loses changes that a stream may still want; more can fill the disk, which stops all writes. `None` for
@@ -169,6 +169,10 @@ pub enum FilterPolicy {
 /// value takes anyhow, the one with its pointer is a third at most, and mostly cached.
 pub const SEPARATE_VALUES_BYTES: u64 = 8 << 10;
 
+/// Segments that a full log has at least: only those that are written to their end are freed, so the one being written must leave room for
+/// another.
+pub const LOG_SEGMENTS_MIN: u64 = 2;
+
 /// Bytes of change files by default, at most: most of a day at a megabyte a second, compressed little.
 pub const CHANGE_LOG_BYTES_MAX: u64 = 64 << 30;
 
@@ -251,6 +255,14 @@ impl EngineOptions {
                 "memtables_total_bytes is {}, but one memtable may have {}: at least {} is needed, or a \
                  smaller memtable_bytes",
                 self.memtables_total_bytes, self.memtable_bytes, self.memtable_bytes
+            ));
+        }
+        let log_least = self.log_segment_bytes.saturating_mul(LOG_SEGMENTS_MIN);
+        if self.log_bytes_max < log_least {
+            return refuse(format!(
+                "log_bytes_max is {}, but one segment has {}, and only those that are full are freed: at least \
+                 {log_least} is needed, or a smaller log_segment_bytes",
+                self.log_bytes_max, self.log_segment_bytes
             ));
         }
         let share_max = 100 - DATA_SHARE_PERCENT_MIN;
@@ -337,6 +349,19 @@ mod tests {
         options.memtables_total_bytes = options.memtable_bytes - 1;
         let needed = format!("at least {} is needed", options.memtable_bytes);
         assert!(refused(&options).contains(&needed));
+    }
+
+    #[test]
+    fn a_log_smaller_than_two_of_its_segments_is_refused() {
+        let mut options = EngineOptions::default();
+        options.log_segment_bytes = options.log_bytes_max / 2;
+        options.validate().unwrap();
+        options.log_segment_bytes += 1;
+        let told = refused(&options);
+        let least = options.log_bytes_max + 2;
+        assert!(told.contains(&format!("at least {least} is needed")), "{told}");
+        options.log_bytes_max = least;
+        options.validate().unwrap();
     }
 
     #[test]

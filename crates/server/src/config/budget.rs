@@ -15,7 +15,7 @@
 //! the least memory that they fit into.
 
 use tepui_engine::db::EngineOptions;
-use tepui_engine::options::JOB_BYTES;
+use tepui_engine::options::{JOB_BYTES, LOG_SEGMENTS_MIN};
 
 use crate::limits::REQUEST_BYTES_MIN;
 
@@ -183,7 +183,9 @@ fn try_divide(
         (None, None) => (total / MEMTABLES_PART).max(MEMTABLES * MEMTABLE_BYTES_MIN),
     };
     let memtable = (memtables / MEMTABLES).clamp(MEMTABLE_BYTES_MIN, defaults.memtable_bytes);
-    let log_bytes_max = shares.log_bytes_max.unwrap_or(memtables);
+    // A segment that is set may be larger than memtables would have it.
+    let log_least = shares.log_segment_bytes.unwrap_or(0).saturating_mul(LOG_SEGMENTS_MIN);
+    let log_bytes_max = shares.log_bytes_max.unwrap_or(memtables.max(log_least));
     let segment =
         (log_bytes_max / LOG_SEGMENTS).clamp(LOG_SEGMENT_BYTES_MIN, defaults.log_segment_bytes);
     let mut divided = EngineOptions {
@@ -277,6 +279,17 @@ mod tests {
         assert_eq!(gained, free.memtables_total_bytes - (64 << 20));
         let shares = Shares { block_cache_bytes: Some(1 << 20), ..Shares::default() };
         assert_eq!(divided(2 << 30, shares).unwrap().0.block_cache_bytes, 1 << 20);
+    }
+
+    #[test]
+    fn a_log_that_follows_from_memory_has_two_of_the_segments_that_are_set() {
+        let free = divided(1 << 30, Shares::default()).unwrap().0;
+        for (segment, log) in [(1 << 20, free.log_bytes_max), (4 << 30, 8 << 30)] {
+            let shares = Shares { log_segment_bytes: Some(segment), ..Shares::default() };
+            let engine = divided(1 << 30, shares).unwrap().0;
+            assert_eq!((engine.log_segment_bytes, engine.log_bytes_max), (segment, log));
+            engine.validate().unwrap();
+        }
     }
 
     #[test]

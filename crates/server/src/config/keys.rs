@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use tepui_engine::db::{CompressionPolicy, SyncMode};
 use tepui_engine::io::IoMode;
-use tepui_engine::options::{CHANGE_LOG_BYTES_MAX, CHANGE_LOG_DISK_PART};
+use tepui_engine::options::{CHANGE_LOG_BYTES_MAX, CHANGE_LOG_DISK_PART, LOG_SEGMENTS_MIN};
 
 use super::{AUTO, Config, ENV_PREFIX, Memory, values};
 use crate::catalog::styles::CompactionStyles;
@@ -54,6 +54,9 @@ const MEMTABLE_BYTES_MAX: u64 = 4 << 30;
 /// Bytes of a log segment, at least and at most: a file per few batches, or a replay that never ends.
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 const SEGMENT_BYTES_MAX: u64 = 4 << 30;
+
+/// Bytes of the log, at least: with segments of the smallest size.
+const LOG_BYTES_MIN: u64 = LOG_SEGMENTS_MIN * SEGMENT_BYTES_MIN;
 
 /// Bytes of the block cache, at least: the index blocks of a scan or two.
 const BLOCK_CACHE_BYTES_MIN: u64 = 1 << 20;
@@ -156,7 +159,7 @@ pub const KEYS: &[Key] = &[
         about: "size of the commit log at which the tables that pin its oldest segment are flushed",
         set: |config, value| {
             config.shares.log_bytes_max =
-                auto(value, |value| values::size(value, SEGMENT_BYTES_MIN, u64::MAX))?;
+                auto(value, |value| values::size(value, LOG_BYTES_MIN, u64::MAX))?;
             Ok(())
         },
     },

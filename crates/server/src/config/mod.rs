@@ -562,6 +562,10 @@ mod tests {
         let larger = problems(&file(larger));
         assert!(larger.starts_with("engine: memtables_total_bytes is 67108864"), "{larger}");
         assert!(larger.contains("memtable_bytes"), "{larger}");
+        let segment = "[log]\nsegment_bytes = \"4GiB\"\nbytes_max = \"64MiB\"\n";
+        let segment = problems(&file(segment));
+        assert!(segment.starts_with("engine: log_bytes_max is 67108864"), "{segment}");
+        assert!(segment.contains("log_segment_bytes"), "{segment}");
         for open in ["0.0.0.0:8086", "192.0.2.1:8086", "[::]:8086"] {
             let mut inputs = file(&format!("listen = {open:?}\n"));
             let reachable = problems(&inputs);
