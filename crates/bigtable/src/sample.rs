@@ -56,7 +56,8 @@ pub fn sample(tablets: impl IntoIterator<Item = TabletSample>) -> Vec<v2::Sample
 }
 
 /// The part of `samples` that divides a range: those between its ends, and its end as the last, with the bytes
-/// before the first sample that is not before it. Samples that end earlier end it.
+/// before the first sample that is not before it, or all where there is none. Offsets count from the last sample that is not behind the
+/// range's start. A range without an end ends as the samples do.
 pub fn within(
     samples: Vec<v2::SampleRowKeysResponse>,
     range: &v2::RowRange,
@@ -67,16 +68,23 @@ pub fn within(
         None => Bytes::new(),
     };
     let mut divided = Vec::new();
+    let (mut before, mut last) = (0_i64, 0_i64);
     for sample in samples {
         let ends_all = sample.row_key.is_empty();
+        last = sample.offset_bytes;
         if !ends_all && sample.row_key <= start {
+            before = last;
             continue;
         }
         if !end.is_empty() && (ends_all || sample.row_key >= end) {
-            divided.push(v2::SampleRowKeysResponse { row_key: end, ..sample });
             break;
         }
-        divided.push(sample);
+        let offset_bytes = last.saturating_sub(before);
+        divided.push(v2::SampleRowKeysResponse { offset_bytes, ..sample });
+    }
+    if !end.is_empty() {
+        let offset_bytes = last.saturating_sub(before);
+        divided.push(v2::SampleRowKeysResponse { row_key: end, offset_bytes });
     }
     Ok(divided)
 }
@@ -115,6 +123,14 @@ mod tests {
 
     fn part(start: &'static str, end: Option<EndKey>) -> Vec<(String, i64)> {
         let all = sample([tablet("c", &[], 1), tablet("f", &[("e", 3)], 5), tablet("", &[], 9)]);
+        part_of(all, start, end)
+    }
+
+    fn part_of(
+        all: Vec<v2::SampleRowKeysResponse>,
+        start: &'static str,
+        end: Option<EndKey>,
+    ) -> Vec<(String, i64)> {
         let start_key = Some(StartKey::StartKeyClosed(Bytes::from_static(start.as_bytes())));
         let range = v2::RowRange { start_key, end_key: end };
         let part = within(all, &range).unwrap();
@@ -125,18 +141,28 @@ mod tests {
         Some(EndKey::EndKeyOpen(Bytes::from_static(key.as_bytes())))
     }
 
+    fn owned(part: &[(&str, i64)]) -> Vec<(String, i64)> {
+        part.iter().map(|(key, bytes)| ((*key).to_owned(), *bytes)).collect()
+    }
+
     #[test]
-    fn a_range_is_divided_by_the_samples_within_it_and_ends_with_its_end() {
-        let texts = |part: &[(&str, i64)]| -> Vec<(String, i64)> {
-            part.iter().map(|(key, bytes)| ((*key).to_owned(), *bytes)).collect()
-        };
-        assert_eq!(part("", None), texts(&[("c", 1), ("e", 4), ("f", 6), ("", 15)]));
-        assert_eq!(part("c", open("f")), texts(&[("e", 4), ("f", 6)]));
-        assert_eq!(part("c", open("d")), texts(&[("d", 4)]));
-        assert_eq!(part("d", open("z")), texts(&[("e", 4), ("f", 6), ("z", 15)]));
-        assert_eq!(part("x", None), texts(&[("", 15)]));
+    fn a_range_is_divided_by_the_samples_within_it_and_counts_from_the_one_before_it() {
+        assert_eq!(part("", None), owned(&[("c", 1), ("e", 4), ("f", 6), ("", 15)]));
+        assert_eq!(part("c", open("f")), owned(&[("e", 3), ("f", 5)]));
+        assert_eq!(part("c", open("d")), owned(&[("d", 3)]));
+        assert_eq!(part("d", open("z")), owned(&[("e", 3), ("f", 5), ("z", 14)]));
+        assert_eq!(part("x", None), owned(&[("", 9)]));
         let closed = Some(EndKey::EndKeyClosed(Bytes::from_static(b"e")));
-        assert_eq!(part("a", closed), texts(&[("c", 1), ("e", 4)]));
+        assert_eq!(part("a", closed), owned(&[("c", 1), ("e", 4)]));
+    }
+
+    #[test]
+    fn a_range_ends_with_its_end_though_the_samples_of_a_view_end_before_it() {
+        let view =
+            || vec![response(Bytes::from_static(b"c"), 1), response(Bytes::from_static(b"e"), 4)];
+        assert_eq!(part_of(view(), "b", open("z")), owned(&[("c", 1), ("e", 4), ("z", 4)]));
+        assert_eq!(part_of(view(), "d", open("z")), owned(&[("e", 3), ("z", 3)]));
+        assert_eq!(part_of(view(), "x", open("z")), owned(&[("z", 0)]));
     }
 
     #[test]

@@ -473,7 +473,7 @@ impl Table {
 
     /// Row keys that divide the table: the bounds of its tablets, and rows within large ones, with the
     /// bytes before each. The last is the empty key with the bytes of the table. Through a view or of a range, those that
-    /// divide its rows, ending with their end.
+    /// divide its rows, ending with their end; of a range with the bytes from the sample before it on.
     ///
     /// Blocks: reads a little of each file of the tablets that have some of these rows.
     pub fn sample_row_keys(
