@@ -62,7 +62,7 @@ impl TableAdminService {
         let compiled = AuthorizedView::compile(subset)?;
         check_parts(subset, None)?;
         let view = admin::AuthorizedView { name: name.to_owned(), etag: String::new(), ..given };
-        let entry = self.tables.get(&request.parent)?;
+        let entry = self.served(&request.parent)?;
         let table = entry.record.incarnation;
         if find_within(change, name, table).is_ok() {
             return Err(Error::already_exists(format!("authorized view {name:?} already exists")));
@@ -85,7 +85,7 @@ impl TableAdminService {
     fn find_view(&self, name: &str) -> TepuiResult<Arc<Stored<ViewRecord>>> {
         names::check_view("name", name)?;
         let (table, _) = names::split_view(name).unwrap_or_default();
-        let entry = self.tables.get(table)?;
+        let entry = self.served(table)?;
         self.views.find(name, entry.record.incarnation)
     }
 
@@ -108,7 +108,7 @@ impl TableAdminService {
         let request = request.into_inner();
         let view = response_view(request.view, ResponseView::NameOnly)?;
         let size = page_size(request.page_size).map_err(|error| from_error(&error))?;
-        let entry = self.tables.get(&request.parent).map_err(|error| from_error(&error))?;
+        let entry = self.served(&request.parent).map_err(|error| from_error(&error))?;
         // A token is the name of the last view of the page before.
         let after = Some(request.page_token.as_str()).filter(|token| !token.is_empty());
         let is_view_of = |token: &str| {
@@ -164,7 +164,7 @@ impl TableAdminService {
         names::check_view("authorized_view.name", name)?;
         let fields = Fields::of(request.update_mask.as_ref(), given)?;
         let (table, _) = names::split_view(name).unwrap_or_default();
-        let entry = self.tables.get(table)?;
+        let entry = self.served(table)?;
         let stored = find_within(change, name, entry.record.incarnation)?;
         check_etag(&given.etag, &stored)?;
         let mut record = stored.value.clone();
@@ -209,7 +209,7 @@ impl TableAdminService {
             service.views.resources().change(|change| {
                 times.check_asked()?;
                 let (table, _) = names::split_view(name).unwrap_or_default();
-                let entry = service.tables.get(table)?;
+                let entry = service.served(table)?;
                 let stored = find_within(change, name, entry.record.incarnation)?;
                 check_etag(&request.etag, &stored)?;
                 if stored.value.is_protected() {

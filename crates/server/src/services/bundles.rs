@@ -30,7 +30,7 @@ impl TableAdminService {
             let schema = service.bundles.schema(&bundle)?;
             drop(turn);
             service.operations.change(|change| {
-                let table = service.tables.get(&request.parent)?;
+                let table = service.served(&request.parent)?;
                 let bundle = service.bundles.create(change, &table.record, &name, schema)?;
                 let metadata = admin::CreateSchemaBundleMetadata {
                     name: name.clone(),
@@ -58,11 +58,11 @@ impl TableAdminService {
             let schema = if request.ignore_warnings {
                 bundles.schema(&bundle)?
             } else {
-                bundles.compared(&service.tables.get(&table)?.record, &bundle)?
+                bundles.compared(&service.served(&table)?.record, &bundle)?
             };
             drop(turn);
             service.operations.change(|change| {
-                let table = service.tables.get(&table)?;
+                let table = service.served(&table)?;
                 let (name, etag) = (&bundle.name, &bundle.etag);
                 let bundle = bundles.update(change, &table.record, name, etag, schema)?;
                 let metadata = admin::UpdateSchemaBundleMetadata {
@@ -82,7 +82,7 @@ impl TableAdminService {
         request: Request<admin::GetSchemaBundleRequest>,
     ) -> Result<Response<admin::SchemaBundle>, Status> {
         let name = &request.get_ref().name;
-        let table = self.tables.get(&table_of("name", name)?);
+        let table = self.served(&table_of("name", name)?);
         let found = table.and_then(|table| self.bundles.get(&table.record, name));
         found.map(Response::new).map_err(|error| from_error(&error))
     }
@@ -100,7 +100,7 @@ impl TableAdminService {
         {
             return Err(invalid(format!("bad page_token {:?}", request.page_token)));
         }
-        let table = self.tables.get(&request.parent).map_err(|error| from_error(&error))?;
+        let table = self.served(&request.parent).map_err(|error| from_error(&error))?;
         // One more than asked for tells whether there is a next page.
         let found = self.bundles.list(&table.record, after, size.saturating_add(1));
         let (schema_bundles, has_more) = page(found.into_iter(), size);
@@ -120,7 +120,7 @@ impl TableAdminService {
         let deleted = self.change(move |service, times| {
             service.views.resources().change(|change| {
                 times.check_asked()?;
-                let table = service.tables.get(&table)?;
+                let table = service.served(&table)?;
                 service.bundles.delete(change, &table.record, &request.name, &request.etag)
             })
         });

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use tepui_bigtable::error::{Error, Result as TepuiResult};
+use tepui_bigtable::table::Table;
 use tepui_engine::io::Clock;
 use tonic::{Response, Status};
 
@@ -19,7 +20,7 @@ use crate::backups::Backups;
 use crate::bundles::{Bundles, Linked};
 use crate::catalog::authorized_views::AuthorizedViews;
 use crate::catalog::record::{FamilyRecord, TableRecord};
-use crate::catalog::{NewTable, families, settings};
+use crate::catalog::{Entry, NewTable, families, settings};
 use crate::grpc::Request;
 use crate::instances::Instances;
 use crate::limits::TABLET_DROPS_MAX;
@@ -52,6 +53,14 @@ pub struct TableAdminService {
 
 #[expect(clippy::unused_async, reason = "the generated dispatch awaits every RPC")]
 impl TableAdminService {
+    /// The entry of a table in an instance that is served: `NOT_FOUND` where there is none, or nobody created the instance and the server is strict.
+    pub(super) fn served(&self, name: &str) -> TepuiResult<Arc<Entry<Table>>> {
+        // Looked up first: it says what is wrong with a name.
+        let entry = self.tables.get(name)?;
+        self.instances.check(names::instance_of(name))?;
+        Ok(entry)
+    }
+
     /// A table as a view shows it.
     fn shown(&self, record: &TableRecord, view: View) -> spelled_out::Table {
         views::table(record, view, || self.instances.cluster_ids(names::instance_of(&record.name)))
@@ -135,7 +144,7 @@ impl TableAdminService {
     ) -> Result<Response<spelled_out::Table>, Status> {
         let request = request.into_inner();
         let view = view(request.view)?;
-        let entry = self.tables.get(&request.name).map_err(|error| from_error(&error))?;
+        let entry = self.served(&request.name).map_err(|error| from_error(&error))?;
         Ok(Response::new(self.shown(&entry.record, view)))
     }
 
@@ -148,6 +157,7 @@ impl TableAdminService {
         let (mask, ignore_warnings) = (request.update_mask, request.ignore_warnings);
         let change = self.change(move |service, times| {
             let name = &table.rest.name;
+            service.served(name)?;
             let beside = service.operations.beside();
             let updated = service.tables.update_with(
                 name,
@@ -186,11 +196,12 @@ impl TableAdminService {
         request: Request<admin::DeleteTableRequest>,
     ) -> Result<Response<()>, Status> {
         let name = request.into_inner().name;
-        let Self { tables, views, .. } = self.clone();
+        let service = self.clone();
         // Within a change, so that no view of the table is protected meanwhile.
         let deleted = blocking_asked(move |asked| {
+            let Self { tables, views, .. } = &service;
             views.resources().change(|_| {
-                let table = tables.get(&name)?.record.incarnation;
+                let table = service.served(&name)?.record.incarnation;
                 views.check_unprotected(&name, |_, of| of == table)?;
                 tables.delete_where(&name, || asked.check())
             })
@@ -228,18 +239,19 @@ impl TableAdminService {
         request: Request<admin::ModifyColumnFamiliesRequest>,
     ) -> Result<Response<spelled_out::Table>, Status> {
         let request = request.into_inner();
-        let Self { tables, bundles, views, .. } = self.clone();
+        let service = self.clone();
         let work = move |asked: &Asked| {
+            let Self { tables, bundles, views, .. } = &service;
             // Schemas may be large: they are linked before other changes are kept from going on.
             let types =
                 request.modifications.iter().filter_map(|modification| match &modification.r#mod {
                     Some(Mod::Create(family) | Mod::Update(family)) => family.value_type.as_ref(),
                     _ => None,
                 });
-            let linked = bundles.link_named(&tables.get(&request.name)?.record, types)?;
+            let linked = bundles.link_named(&service.served(&request.name)?.record, types)?;
             let modify = |record: &TableRecord| {
                 asked.check()?;
-                modify(record, &request, &bundles, &linked)
+                modify(record, &request, bundles, &linked)
             };
             // Within a change, so that no schema goes meanwhile that a new type names.
             views.resources().change(|_| tables.update(&request.name, modify))
@@ -253,6 +265,7 @@ impl TableAdminService {
         request: Request<admin::DropRowRangeRequest>,
     ) -> Result<Response<()>, Status> {
         let request = request.into_inner();
+        self.served(&request.name).map_err(|error| from_error(&error))?;
         let table = self.tables.table(&request.name).map_err(|error| from_error(&error))?;
         let drops = match to_drop(request.target.as_ref())? {
             ToDrop::Nothing => Ok(Vec::new()),
@@ -281,7 +294,7 @@ impl TableAdminService {
         &self,
         request: Request<admin::GenerateConsistencyTokenRequest>,
     ) -> Result<Response<admin::GenerateConsistencyTokenResponse>, Status> {
-        let entry = self.tables.get(&request.get_ref().name).map_err(|error| from_error(&error))?;
+        let entry = self.served(&request.get_ref().name).map_err(|error| from_error(&error))?;
         let consistency_token = token(&entry.record, self.clock.now_micros());
         Ok(Response::new(admin::GenerateConsistencyTokenResponse { consistency_token }))
     }
@@ -292,7 +305,7 @@ impl TableAdminService {
         request: Request<admin::CheckConsistencyRequest>,
     ) -> Result<Response<admin::CheckConsistencyResponse>, Status> {
         let request = request.get_ref();
-        let entry = self.tables.get(&request.name).map_err(|error| from_error(&error))?;
+        let entry = self.served(&request.name).map_err(|error| from_error(&error))?;
         let checked = check_token(&entry.record, &request.consistency_token);
         checked.map_err(|error| from_error(&error))?;
         Ok(Response::new(admin::CheckConsistencyResponse { consistent: true }))

@@ -343,6 +343,89 @@ async fn a_clock_that_was_wrong_at_one_start_costs_no_deleted_table() {
 }
 
 #[tokio::test]
+async fn a_strict_server_serves_no_administration_of_tables_in_instances_that_nobody_created() {
+    let env = memory();
+    let server = start(&env).await;
+    server.create(&[]).await;
+    server.take(Step::CreateView).await.unwrap();
+    server.take(Step::CreateBundle).await.unwrap();
+    let before = server.seen().await;
+    server.stop().await;
+
+    let server = start_with(&env, |config| config.strict_instances = true).await;
+    let (table, view) = (|| TABLE.to_owned(), || format!("{TABLE}/authorizedViews/v"));
+    let bundle = || format!("{TABLE}/schemaBundles/b");
+    let mut answers = Vec::new();
+    for step in [
+        Step::UpdateTable,
+        Step::UndeleteTable,
+        Step::CreateView,
+        Step::UpdateView,
+        Step::CreateBundle,
+        Step::UpdateBundle,
+    ] {
+        answers.push((format!("{step:?}"), server.take(step).await.map(drop)));
+    }
+    let mut client = server.tables();
+    macro_rules! ask {
+        ($rpc:ident, $request:expr) => {
+            answers.push((stringify!($rpc).to_owned(), client.$rpc($request).await.map(drop)));
+        };
+    }
+    ask!(get_table, admin::GetTableRequest { name: table(), view: 0 });
+    ask!(delete_table, admin::DeleteTableRequest { name: table() });
+    let modification = Modification {
+        id: "new".to_owned(),
+        r#mod: Some(Mod::Create(admin::ColumnFamily::default())),
+        ..Default::default()
+    };
+    let modifications = vec![modification];
+    ask!(
+        modify_column_families,
+        admin::ModifyColumnFamiliesRequest { name: table(), modifications, ..Default::default() }
+    );
+    let target = Some(Target::DeleteAllDataFromTable(true));
+    ask!(drop_row_range, admin::DropRowRangeRequest { name: table(), target });
+    ask!(generate_consistency_token, admin::GenerateConsistencyTokenRequest { name: table() });
+    ask!(check_consistency, admin::CheckConsistencyRequest { name: table(), ..Default::default() });
+    ask!(get_authorized_view, admin::GetAuthorizedViewRequest { name: view(), view: 0 });
+    ask!(
+        list_authorized_views,
+        admin::ListAuthorizedViewsRequest { parent: table(), ..Default::default() }
+    );
+    ask!(
+        delete_authorized_view,
+        admin::DeleteAuthorizedViewRequest { name: view(), ..Default::default() }
+    );
+    ask!(get_schema_bundle, admin::GetSchemaBundleRequest { name: bundle() });
+    ask!(
+        list_schema_bundles,
+        admin::ListSchemaBundlesRequest { parent: table(), ..Default::default() }
+    );
+    ask!(
+        delete_schema_bundle,
+        admin::DeleteSchemaBundleRequest { name: bundle(), ..Default::default() }
+    );
+    for (what, answer) in answers {
+        let status = answer.expect_err(&what);
+        let told = (status.code(), status.message());
+        assert_eq!(
+            told,
+            (Code::NotFound, "instance \"projects/p/instances/i\" not found"),
+            "{what}"
+        );
+    }
+    // What is wrong with a name is said first.
+    let request = admin::GetTableRequest { name: "t".to_owned(), view: 0 };
+    assert_eq!(client.get_table(request).await.unwrap_err().code(), Code::InvalidArgument);
+    server.stop().await;
+
+    let server = start(&env).await;
+    assert_eq!(server.seen().await, before);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_value_type_names_schemas_that_are_there() {
     let server = start(&memory()).await;
     let typed = |bundle: &str, message: &str| {
