@@ -115,6 +115,10 @@ pub const PAGE_BYTES_MAX: usize = 3 << 20;
 /// forgotten first, but not within [`OPERATION_KEPT`].
 pub const OPERATIONS_MAX: usize = 1_000;
 
+/// Bytes of a request that its operation tells of, at most: twice the largest that means all that it says, of an authorized view. A request may have
+/// megabytes in fields that mean nothing there, which with the rest of the operation would be more than the 4 MiB that clients take.
+pub const TOLD_REQUEST_BYTES_MAX: usize = 128 << 10;
+
 /// Bytes of all operations that are remembered, roughly: the oldest go before there are [`OPERATIONS_MAX`] where they hold
 /// large results, such as schema bundles of 4 MiB. A part of the catalog, whose 256 MiB are for what people keep in it.
 pub const OPERATIONS_BYTES_MAX: usize = 16 << 20;
@@ -481,7 +485,11 @@ pub const BACKUP_ORDER_FIELDS_MAX: usize = 14;
 /// Characters of a page token of backups, at most: two for each byte of two names of the greatest length, and numbers.
 pub const BACKUP_PAGE_TOKEN_CHARS_MAX: usize = 2 * (2 * RESOURCE_NAME_CHARS_MAX + 256);
 
-/// Schema bundles of a table, at most. Each is up to a request's 4 MiB and is held in memory.
+/// Bytes of the descriptors of a schema bundle, at most: an answer with them must be under the 4 MiB that clients take, and has a name and a type twice,
+/// an operation's name and a page's token beside them, 5 KiB together at worst.
+pub const SCHEMA_BUNDLE_BYTES_MAX: usize = ADMIN_REQUEST_BYTES_MAX - (16 << 10);
+
+/// Schema bundles of a table, at most. Each is up to [`SCHEMA_BUNDLE_BYTES_MAX`] and is held in memory.
 pub const SCHEMA_BUNDLES_MAX: usize = 100;
 
 /// Bytes of the descriptors of a table's schema bundles, at most: four of the largest, or a hundred of the usual hundred

@@ -26,7 +26,8 @@ use crate::api::admin::schema_bundle::Type;
 use crate::catalog::record::TableRecord;
 use crate::catalog::resources::{Change, Resource, Resources, Stored, missing};
 use crate::limits::{
-    SCHEMA_BUNDLES_INSTANCE_BYTES_MAX, SCHEMA_BUNDLES_MAX, SCHEMA_BUNDLES_TABLE_BYTES_MAX,
+    SCHEMA_BUNDLE_BYTES_MAX, SCHEMA_BUNDLES_INSTANCE_BYTES_MAX, SCHEMA_BUNDLES_MAX,
+    SCHEMA_BUNDLES_TABLE_BYTES_MAX,
 };
 use crate::names;
 use named::Names;
@@ -345,10 +346,19 @@ impl Bundles {
 }
 
 fn descriptors_of(bundle: &admin::SchemaBundle) -> Result<Bytes> {
-    match &bundle.r#type {
-        Some(Type::ProtoSchema(schema)) => Ok(schema.proto_descriptors.clone()),
-        None => Err(Error::field("schema_bundle", "proto_schema must be set")),
+    let Some(Type::ProtoSchema(schema)) = &bundle.r#type else {
+        return Err(Error::field("schema_bundle", "proto_schema must be set"));
+    };
+    let bytes = schema.proto_descriptors.len();
+    if bytes > SCHEMA_BUNDLE_BYTES_MAX {
+        return Err(Error::field(
+            "schema_bundle.proto_schema.proto_descriptors",
+            format_args!(
+                "has {bytes} bytes; limit {SCHEMA_BUNDLE_BYTES_MAX}: leave out what is not read (source info, imports)"
+            ),
+        ));
     }
+    Ok(schema.proto_descriptors.clone())
 }
 
 fn changed_meanwhile(bundle: &str) -> Error {
@@ -601,7 +611,7 @@ mod tests {
             };
             FileDescriptorSet { file: vec![file] }.encode_to_vec()
         };
-        let fits = (4 << 20) - 1_000;
+        let fits = SCHEMA_BUNDLE_BYTES_MAX - 1_000;
         let of_table = |n: usize| TableRecord { name: format!("{TABLE}{n}"), ..table(1) };
         let make = |table: usize, n: usize| {
             let table = of_table(table);
@@ -621,14 +631,16 @@ mod tests {
         refused(make(0, 4), &of_table(0).name);
         refused(make(4, 0), "projects/p/instances/i");
         // One in the place of another takes no more room.
-        let (table, name) = (of_table(0), format!("{TABLE}0/schemaBundles/b0"));
+        let (table, name) = (of_table(0), format!("{TABLE}0/schemaBundles/small"));
+        let room = SCHEMA_BUNDLES_TABLE_BYTES_MAX - 4 * large(fits).len();
+        bundles.make(&table, &name, large(room - 1_000)).unwrap();
         let again = |bytes: usize| {
             let bundle = admin::SchemaBundle { name: name.clone(), ..bundle(large(bytes)) };
             let schema = bundles.compared(&table, &bundle)?;
             bundles.resources.change(|change| bundles.update(change, &table, &name, "", schema))
         };
-        again(fits - 1).unwrap();
-        refused(again(fits + 10_000), &table.name);
+        again(room - 500).unwrap();
+        refused(again(room), &table.name);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tepui_bigtable::authorized_view::{AuthorizedView, check_parts};
 use tepui_bigtable::error::{Error, Result as TepuiResult};
 use tonic::{Response, Status};
 
-use super::changes::{Changes as _, finished};
+use super::changes::{Changes as _, finished, told};
 use super::tables::TableAdminService;
 use super::{invalid, page, page_size};
 use crate::api::admin;
@@ -38,7 +38,7 @@ impl TableAdminService {
             let name = names::new_view(&request.parent, &request.authorized_view_id)?;
             let stored = service.create_view(change, &name, &request)?;
             let metadata = admin::CreateAuthorizedViewMetadata {
-                original_request: Some(request),
+                original_request: told(request),
                 request_time: times.requested(),
                 finish_time: times.now(),
             };
@@ -141,7 +141,7 @@ impl TableAdminService {
             let stored = service.update_view(change, given, &request)?;
             let name = given.name.clone();
             let metadata = admin::UpdateAuthorizedViewMetadata {
-                original_request: Some(request),
+                original_request: told(request),
                 request_time: times.requested(),
                 finish_time: times.now(),
             };

@@ -10,6 +10,7 @@ use tonic::{Response, Status};
 use super::{Asked, InstanceAdminService, TableAdminService, blocking_asked, timestamp};
 use crate::api::longrunning::Operation;
 use crate::catalog::resources::Change;
+use crate::limits::TOLD_REQUEST_BYTES_MAX;
 use crate::operations::{Finished, Operations};
 
 /// A service whose changes are done when they are answered, so that their operations are finished ones.
@@ -52,6 +53,11 @@ pub(super) fn finished(
 ) -> Finished {
     let metadata_type = format!("google.bigtable.admin.v2.{metadata_type}");
     Finished::new(resource, (&metadata_type, metadata), response)
+}
+
+/// A request as its operation tells of it; nothing of one that is larger than there is any need for.
+pub(super) fn told<M: Message>(request: M) -> Option<M> {
+    (request.encoded_len() <= TOLD_REQUEST_BYTES_MAX).then_some(request)
 }
 
 impl Changes for InstanceAdminService {

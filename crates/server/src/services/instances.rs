@@ -10,7 +10,7 @@ use tepui_engine::io::Clock;
 use tepui_engine::tablet::TabletId;
 use tonic::{Response, Status};
 
-use super::changes::{Changes as _, finished};
+use super::changes::{Changes as _, finished, told};
 use super::{Iam, Tables, invalid, page, page_size, timestamp};
 use crate::api::longrunning::Operation;
 use crate::api::{admin, instances as api};
@@ -51,7 +51,7 @@ impl InstanceAdminService {
         let change = self.operation(move |service, change, times| {
             let instance = service.instances.create(change, &request)?;
             let metadata = api::CreateInstanceMetadata {
-                original_request: Some(request),
+                original_request: told(request),
                 request_time: times.requested(),
                 finish_time: times.now(),
             };
@@ -100,7 +100,7 @@ impl InstanceAdminService {
             let mask = request.update_mask.as_ref();
             let instance = service.instances.update(change, &given, mask)?;
             let metadata = api::UpdateInstanceMetadata {
-                original_request: Some(request),
+                original_request: told(request),
                 request_time: times.requested(),
                 finish_time: times.now(),
             };
@@ -147,7 +147,7 @@ impl InstanceAdminService {
             });
             let metadata = admin::CreateClusterMetadata {
                 tables: clusters::copied(sizes),
-                original_request: Some(request),
+                original_request: told(request),
                 request_time: times.requested(),
                 finish_time: times.now(),
             };
@@ -186,7 +186,7 @@ impl InstanceAdminService {
         let change = self.operation(move |service, change, times| {
             let cluster = service.instances.replace_cluster(change, &request)?;
             let metadata = admin::UpdateClusterMetadata {
-                original_request: Some(request),
+                original_request: told(request),
                 request_time: times.requested(),
                 finish_time: times.now(),
             };
@@ -209,7 +209,7 @@ impl InstanceAdminService {
             let mask = request.update_mask.as_ref();
             let cluster = service.instances.update_cluster(change, &given, mask)?;
             let metadata = admin::PartialUpdateClusterMetadata {
-                original_request: Some(request),
+                original_request: told(request),
                 request_time: times.requested(),
                 finish_time: times.now(),
             };

@@ -426,6 +426,48 @@ async fn a_strict_server_serves_no_administration_of_tables_in_instances_that_no
 }
 
 #[tokio::test]
+async fn what_means_nothing_in_a_request_is_not_in_its_operation() {
+    let server = start(&memory()).await;
+    server.create(&[]).await;
+    let long = || "x".repeat((4 << 20) - 1_000);
+    let mut request = super::instances::create_request("inst");
+    request.clusters.values_mut().next().unwrap().name = long();
+    let (mut instances, mut tables) = (server.instances(), server.tables());
+    instances.create_instance(request).await.unwrap();
+    let mask = |path: &str| Some(prost_types::FieldMask { paths: vec![path.to_owned()] });
+    let name = "projects/p/instances/inst".to_owned();
+    let instance = admin::Instance { name, display_name: long(), ..Default::default() };
+    let request = admin::PartialUpdateInstanceRequest {
+        instance: Some(instance),
+        update_mask: mask("labels"),
+    };
+    instances.partial_update_instance(request).await.unwrap();
+    let view = |name: String, row_prefix: String| {
+        let subset = SubsetView { row_prefixes: vec![row_prefix.into()], ..SubsetView::default() };
+        let authorized_view = Some(ViewType::SubsetView(subset));
+        Some(admin::AuthorizedView { name, authorized_view, ..Default::default() })
+    };
+    let request = admin::CreateAuthorizedViewRequest {
+        parent: TABLE.to_owned(),
+        authorized_view_id: "v".to_owned(),
+        authorized_view: view(long(), "a".to_owned()),
+    };
+    tables.create_authorized_view(request).await.unwrap();
+    let request = admin::UpdateAuthorizedViewRequest {
+        authorized_view: view(format!("{TABLE}/authorizedViews/v"), long()),
+        update_mask: mask("deletion_protection"),
+        ignore_warnings: false,
+    };
+    tables.update_authorized_view(request).await.unwrap();
+    let name = "operations".to_owned();
+    let list = longrunning::ListOperationsRequest { name, ..Default::default() };
+    let listed = server.operations().list_operations(list).await.unwrap().into_inner();
+    assert_eq!(listed.operations.len(), 4);
+    assert!(listed.encoded_len() < 10_000, "{} bytes", listed.encoded_len());
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_value_type_names_schemas_that_are_there() {
     let server = start(&memory()).await;
     let typed = |bundle: &str, message: &str| {

@@ -4,8 +4,10 @@ use self::location::params_of;
 use prost_types::field_descriptor_proto::{Label, Type as FieldType};
 use prost_types::{
     DescriptorProto, FieldDescriptorProto, FieldMask, FileDescriptorProto, FileDescriptorSet,
+    SourceCodeInfo, source_code_info::Location,
 };
 use tepui_server::api::session::{ClientConfiguration, GetClientConfigurationRequest};
+use tepui_server::limits::{RESOURCE_NAME_CHARS_MAX, SCHEMA_BUNDLE_BYTES_MAX, TABLE_ID_CHARS_MAX};
 
 use super::*;
 
@@ -154,6 +156,45 @@ async fn schema_bundles_live_with_their_table_over_restarts() {
     assert_eq!(stale.code(), Code::Aborted);
     server.tables().delete_schema_bundle(delete(&second.etag)).await.unwrap();
     assert_eq!(server.bundles(TABLE).await.unwrap().len(), 1);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn answers_with_the_largest_schema_bundle_are_ones_that_clients_take() {
+    let server = start(&memory()).await;
+    // With the longest name that there may be.
+    let id = "b".repeat(TABLE_ID_CHARS_MAX);
+    let others = "projects//instances/i/tables/t/schemaBundles/".len() + id.len();
+    let instance = format!("projects/{}/instances/i", "p".repeat(RESOURCE_NAME_CHARS_MAX - others));
+    let table = server.create_table(&instance).await.unwrap().name;
+    let name = format!("{table}/schemaBundles/{id}");
+    assert_eq!(name.len(), RESOURCE_NAME_CHARS_MAX);
+    let commented = |bytes: usize| -> Bytes {
+        let comment = Location { leading_comments: Some("x".repeat(bytes)), ..Default::default() };
+        let file = FileDescriptorProto {
+            name: Some("m.proto".to_owned()),
+            source_code_info: Some(SourceCodeInfo { location: vec![comment] }),
+            ..Default::default()
+        };
+        FileDescriptorSet { file: vec![file] }.encode_to_vec().into()
+    };
+    let around = commented(SCHEMA_BUNDLE_BYTES_MAX).len() - SCHEMA_BUNDLE_BYTES_MAX;
+    let largest = || commented(SCHEMA_BUNDLE_BYTES_MAX - around);
+    assert_eq!(largest().len(), SCHEMA_BUNDLE_BYTES_MAX);
+
+    let larger = || commented(SCHEMA_BUNDLE_BYTES_MAX - around + 1);
+    assert_eq!(server.create_bundle(&table, &id, larger()).await, Err(Code::InvalidArgument));
+    server.create_bundle(&table, &id, largest()).await.unwrap();
+    server.update_bundle(bundle(&name, "", largest()), &["proto_schema"], false).await.unwrap();
+    let refused = server.update_bundle(bundle(&name, "", larger()), &["proto_schema"], true).await;
+    assert_eq!(refused, Err(Code::InvalidArgument));
+    let request = admin::GetSchemaBundleRequest { name: name.clone() };
+    assert_eq!(server.tables().get_schema_bundle(request).await.unwrap().into_inner().name, name);
+    assert_eq!(server.bundles(&table).await.unwrap().len(), 1);
+    let list =
+        longrunning::ListOperationsRequest { name: "operations".to_owned(), ..Default::default() };
+    let listed = server.operations().list_operations(list).await.unwrap().into_inner();
+    assert!(!listed.operations.is_empty());
     server.stop().await;
 }
 
