@@ -13,7 +13,7 @@
 //! out of work counts for none.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tepui_bigtable::activity::Working;
@@ -79,8 +79,8 @@ struct State {
     looks: u64,
     /// At how many threads a tablet was found in these, together.
     found: HashMap<TabletId, u64>,
-    /// By the time of their beginning, ascending unless the clock was set back.
-    intervals: VecDeque<(i64, BTreeMap<TabletId, Hot>)>,
+    /// By the time of their beginning: where the clock was set back, one that there was goes on.
+    intervals: BTreeMap<i64, BTreeMap<TabletId, Hot>>,
 }
 
 impl HotTablets {
@@ -99,9 +99,12 @@ impl HotTablets {
     pub fn look(&self, now_micros: i64) {
         let mut state = self.lock();
         let start = *state.start_micros.get_or_insert(now_micros);
-        // A clock that was set back begins a new window.
-        if now_micros < start || now_micros - start >= WINDOW_MICROS {
-            state.close_window(start, now_micros, self.cores);
+        if now_micros < start {
+            // The clock was set back: nobody knows how long this one was.
+            state.take_looks();
+            state.start_micros = Some(now_micros);
+        } else if now_micros - start >= WINDOW_MICROS {
+            state.close_window(start, self.cores);
             state.start_micros = Some(now_micros);
         }
         state.looks += 1;
@@ -114,7 +117,7 @@ impl HotTablets {
     pub fn list(&self, start_micros: i64, end_micros: i64) -> Vec<Hot> {
         let state = self.lock();
         let within = start_micros..=end_micros;
-        let all = state.intervals.iter().flat_map(|(_, hot)| hot.values());
+        let all = state.intervals.values().flat_map(BTreeMap::values);
         let mut hot: Vec<_> =
             all.filter(|hot| within.contains(&hot.start_micros)).copied().collect();
         hot.sort_by(|a, b| Rank::of(a).compare(&Rank::of(b)));
@@ -128,17 +131,20 @@ impl HotTablets {
 }
 
 impl State {
-    fn close_window(&mut self, start_micros: i64, end_micros: i64, cores: usize) {
-        let chances = self.looks.saturating_mul(cores as u64).max(1) as f32;
+    /// The looks of the window, which is over, and what they found.
+    fn take_looks(&mut self) -> (u64, HashMap<TabletId, u64>) {
+        (std::mem::take(&mut self.looks), std::mem::take(&mut self.found))
+    }
+
+    fn close_window(&mut self, start_micros: i64, cores: usize) {
+        let (looks, found) = self.take_looks();
+        let chances = looks.saturating_mul(cores as u64).max(1) as f32;
         let interval = start_micros - start_micros.rem_euclid(INTERVAL_MICROS);
-        let found = std::mem::take(&mut self.found);
-        self.looks = 0;
+        // All looks were before that, however far ahead the clock was set since.
+        let end_micros = start_micros.saturating_add(WINDOW_MICROS);
         // By distance: what a clock that was ahead once has left goes, too.
-        self.intervals.retain(|(start, _)| start_micros.abs_diff(*start) <= KEPT_MICROS as u64);
-        if self.intervals.back().is_none_or(|(start, _)| *start != interval) {
-            self.intervals.push_back((interval, BTreeMap::new()));
-        }
-        let Some((_, hottest)) = self.intervals.back_mut() else { return };
+        self.intervals.retain(|start, _| start_micros.abs_diff(*start) <= KEPT_MICROS as u64);
+        let hottest = self.intervals.entry(interval).or_default();
         for (tablet, count) in found {
             // Threads of one core that wait for each other are at work, all of them.
             let cpu_percent = (100.0 * count as f32 / chances).min(100.0);
@@ -151,7 +157,7 @@ impl State {
             }
         }
         if hottest.is_empty() {
-            self.intervals.pop_back();
+            self.intervals.remove(&interval);
         }
     }
 }
@@ -299,6 +305,29 @@ mod tests {
         hot.look(T + KEPT_MICROS + 2 * INTERVAL_MICROS);
         hot.look(T + KEPT_MICROS + 3 * INTERVAL_MICROS);
         assert!(hot.list(0, i64::MAX).is_empty());
+    }
+
+    #[test]
+    fn windows_are_of_a_minute_and_tell_of_a_tablet_once_in_an_interval_though_the_clock_is_set() {
+        let hot = HotTablets::new(1, 1);
+        activity::publish(Arc::clone(&hot.threads()[0]));
+        let late = T + INTERVAL_MICROS;
+        window(&hot, late, 7, 2);
+        activity::turn_to(TabletId(9));
+        hot.look(late + WINDOW_MICROS);
+        // Back: 9 was found in a window that has no end.
+        window(&hot, T, 8, 4);
+        // And ahead: the window of 8 is over, but not that long.
+        window(&hot, late + 2 * WINDOW_MICROS, 7, 4);
+        activity::rest();
+        hot.look(late + 3 * WINDOW_MICROS);
+        let told: Vec<_> = hot
+            .list(0, i64::MAX)
+            .iter()
+            .map(|hot| (hot.tablet.0, hot.start_micros - T, hot.end_micros - hot.start_micros))
+            .collect();
+        let later = late + 2 * WINDOW_MICROS - T;
+        assert_eq!(told, [(8, 0, WINDOW_MICROS), (7, later, WINDOW_MICROS)]);
     }
 
     #[test]
