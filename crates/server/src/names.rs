@@ -66,42 +66,42 @@ pub fn new_instance(parent: &str, id: &str) -> Result<String> {
     let is_well_formed = id.len() >= 3 && is_lower_case_id(id) && ends_well;
     let pattern = "[a-z][a-z0-9-]+[a-z0-9]";
     check_id("instance_id", id, INSTANCE_ID_CHARS_MAX, pattern, is_well_formed)?;
-    Ok(format!("{parent}/instances/{id}"))
+    joined("instance_id", format!("{parent}/instances/{id}"))
 }
 
 /// The name of a new cluster of an instance, both checked.
 pub fn new_cluster(parent: &str, id: &str) -> Result<String> {
     check_instance("parent", parent)?;
     check_id("cluster_id", id, CLUSTER_ID_CHARS_MAX, "[a-z][-a-z0-9]*", is_lower_case_id(id))?;
-    Ok(format!("{parent}/clusters/{id}"))
+    joined("cluster_id", format!("{parent}/clusters/{id}"))
 }
 
 /// The name of a new backup in a cluster, both checked.
 pub fn new_backup(parent: &str, id: &str) -> Result<String> {
     check_cluster("parent", parent)?;
     check_id("backup_id", id, BACKUP_ID_CHARS_MAX, WORD_PATTERN, is_word(id))?;
-    Ok(format!("{parent}/backups/{id}"))
+    joined("backup_id", format!("{parent}/backups/{id}"))
 }
 
 /// The name of a new app profile of an instance, both checked.
 pub fn new_app_profile(parent: &str, id: &str) -> Result<String> {
     check_instance("parent", parent)?;
     check_id("app_profile_id", id, APP_PROFILE_ID_CHARS_MAX, WORD_PATTERN, is_word(id))?;
-    Ok(format!("{parent}/appProfiles/{id}"))
+    joined("app_profile_id", format!("{parent}/appProfiles/{id}"))
 }
 
 /// The name of a new table of an instance, both checked.
 pub fn new_table(parent: &str, id: &str) -> Result<String> {
     check_instance("parent", parent)?;
     check_id("table_id", id, TABLE_ID_CHARS_MAX, WORD_PATTERN, is_word(id))?;
-    Ok(format!("{parent}/tables/{id}"))
+    joined("table_id", format!("{parent}/tables/{id}"))
 }
 
 /// The name of a new schema bundle of a table, both checked.
 pub fn new_schema_bundle(parent: &str, id: &str) -> Result<String> {
     check_table("parent", parent)?;
     check_id("schema_bundle_id", id, TABLE_ID_CHARS_MAX, WORD_PATTERN, is_word(id))?;
-    Ok(format!("{parent}/{}/{id}", crate::bundles::COLLECTION))
+    joined("schema_bundle_id", format!("{parent}/{}/{id}", crate::bundles::COLLECTION))
 }
 
 /// The instance that the name of something in it starts with; all of a name that is in none.
@@ -135,7 +135,7 @@ pub fn new_view(parent: &str, view_id: &str) -> Result<String> {
     check_table("parent", parent)?;
     let is_well_formed = is_word(view_id);
     check_id("authorized_view_id", view_id, TABLE_ID_CHARS_MAX, WORD_PATTERN, is_well_formed)?;
-    Ok(format!("{parent}{AUTHORIZED_VIEWS}{view_id}"))
+    joined("authorized_view_id", format!("{parent}{AUTHORIZED_VIEWS}{view_id}"))
 }
 
 /// The table of an authorized view's name, and the view's id.
@@ -199,6 +199,17 @@ fn check_id(
         return Ok(());
     }
     Err(Error::invalid_argument(format!("{field} {} does not match {pattern}", Shown(id))))
+}
+
+/// The name of something new, of a parent and an id that are checked, if it is one by which that can be asked for. `field` is that of the id, for the error.
+fn joined(field: &str, name: String) -> Result<String> {
+    if name.len() <= RESOURCE_NAME_CHARS_MAX {
+        return Ok(name);
+    }
+    Err(Error::invalid_argument(format!(
+        "{field} makes a name of {} bytes with its parent's: limit {RESOURCE_NAME_CHARS_MAX}",
+        name.len()
+    )))
 }
 
 /// Checks that `name` alternates the given collections with non-empty ids.
@@ -270,6 +281,35 @@ mod tests {
             assert_eq!(error.kind(), Code::InvalidArgument);
             assert!(error.message().len() < 2_000, "{what}: {} bytes", error.message().len());
             assert!(error.message().contains("1048576 bytes"), "{what}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_name_with_its_parents_is_no_longer_than_one_that_is_asked_for() {
+        type New = fn(&str, &str) -> Result<String>;
+        type Check = fn(&str, &str) -> Result<()>;
+        let check_bundle: Check = |field, name| {
+            let collections = ["projects", "instances", "tables", crate::bundles::COLLECTION];
+            check_collections(field, name, &collections)
+        };
+        let cases: [(&str, &str, New, Check); 7] = [
+            ("", "/instances/", new_instance, check_instance),
+            ("/instances/i", "/clusters/", new_cluster, check_cluster),
+            ("/instances/i/clusters/c", "/backups/", new_backup, check_backup),
+            ("/instances/i", "/appProfiles/", new_app_profile, check_app_profile),
+            ("/instances/i", "/tables/", new_table, check_table),
+            ("/instances/i/tables/t", "/authorizedViews/", new_view, check_view),
+            ("/instances/i/tables/t", "/schemaBundles/", new_schema_bundle, check_bundle),
+        ];
+        for (rest, collection, new, check) in cases {
+            let project = RESOURCE_NAME_CHARS_MAX
+                - ["projects/", rest, collection, "new"].map(str::len).iter().sum::<usize>();
+            let parent = format!("projects/{}{rest}", "p".repeat(project));
+            let name = new(&parent, "new").unwrap();
+            check("name", &name).unwrap();
+            let error = new(&parent, "new1").unwrap_err();
+            assert_eq!(error.kind(), Code::InvalidArgument, "{collection}");
+            assert!(error.message().contains("1025 bytes"), "{error}");
         }
     }
 
