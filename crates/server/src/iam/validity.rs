@@ -86,17 +86,19 @@ fn check_member(member: &str) -> Result<()> {
     let well_formed = match member.split_once(':') {
         Some(("user" | "serviceAccount" | "group", address)) => is_address(address),
         Some(("domain", domain)) => is_domain(domain),
-        Some(("deleted", gone)) => gone.split_once("?uid=").is_some_and(|(member, uid)| {
-            let (kind, address) = member.split_once(':').unwrap_or_default();
-            matches!(kind, "user" | "serviceAccount" | "group")
-                && is_address(address)
-                && !uid.is_empty()
-                && uid.bytes().all(|b| b.is_ascii_digit())
-        }),
-        // As IAM writes the identities of federated pools.
-        Some(("principal" | "principalSet", pool)) => {
-            pool.starts_with("//iam.googleapis.com/") && !has_space(pool)
-        }
+        Some(("deleted", gone)) => match gone.split_once(':') {
+            Some(("user" | "serviceAccount" | "group", gone)) => {
+                gone.split_once("?uid=").is_some_and(|(address, uid)| {
+                    is_address(address)
+                        && !uid.is_empty()
+                        && uid.bytes().all(|b| b.is_ascii_digit())
+                })
+            }
+            // One of a pool has no number.
+            Some(("principal", identity)) => is_federated(identity),
+            _ => false,
+        },
+        Some(("principal" | "principalSet", identity)) => is_federated(identity),
         Some(("projectOwner" | "projectEditor" | "projectViewer", project)) => {
             !project.is_empty() && !has_space(project)
         }
@@ -108,6 +110,11 @@ fn check_member(member: &str) -> Result<()> {
     Err(Error::invalid_argument(format!(
         "member {member:?} is not of a form as user:ADDRESS, serviceAccount:ADDRESS, group:ADDRESS or domain:DOMAIN"
     )))
+}
+
+/// Whether it is an identity of a federated pool, or a set of these, as IAM writes them.
+fn is_federated(identity: &str) -> bool {
+    identity.starts_with("//iam.googleapis.com/") && !has_space(identity)
 }
 
 fn is_domain(text: &str) -> bool {
@@ -162,6 +169,7 @@ mod tests {
             "domain:google.com",
             "deleted:user:alice@example.com?uid=123",
             "principal://iam.googleapis.com/locations/global/workforcePools/p/subject/s",
+            "deleted:principal://iam.googleapis.com/locations/global/workforcePools/p/subject/s",
             "projectOwner:my-project",
         ] {
             check_policy(&policy(1, binding(READER, &[member]))).unwrap();
@@ -223,6 +231,9 @@ mod tests {
             "allAuthenticatedUsers",
             "deleted:user:alice@example.com",
             "deleted:user:alice@example.com?uid=x",
+            "deleted:principal://example.com/s",
+            "deleted:principalSet://iam.googleapis.com/locations/global/workforcePools/p/group/g",
+            "deleted:deleted:principal://iam.googleapis.com/s",
         ] {
             let error = check_policy(&policy(1, binding(READER, &[member]))).unwrap_err();
             assert!(error.message().contains("member"), "{member}: {error}");
