@@ -8,7 +8,8 @@
 //!
 //! With a family given beside, the file begins with the qualifiers. Every cell gets the time of the import, or,
 //! where values encode their own (`value@microseconds`), that. Bytes are taken as they are; only `"`, `,` and line ends
-//! are quoted, and a quote that means nothing ends the reading ([`csv_quotes`](super::csv_quotes)).
+//! are quoted, and a quote that means nothing, or a carriage return that ends no line, ends the reading
+//! ([`csv_quotes`](super::csv_quotes)).
 
 use std::collections::HashMap;
 use std::io::{BufWriter, Read};
@@ -67,15 +68,39 @@ pub struct Column {
     pub qualifier: Vec<u8>,
 }
 
-/// A reader that fails once a record is too long, and where a quote is that may not be there.
+/// A reader that fails once a record is too long, and where a quote or a carriage return is that may not be there.
 struct Bounded<R> {
     inner: R,
+    /// What was read and is behind a carriage return that was handed out: before, nothing says what that means.
+    ahead: Option<u8>,
     record_bytes_max: u64,
     /// Of the record that is being read.
     left: u64,
     quotes: Quotes,
-    /// What is wrong with the quote behind the last byte that was read.
+    /// What is wrong with what is behind the last byte that was read.
     wrong: Option<String>,
+}
+
+impl<R: Read> Bounded<R> {
+    /// Reads what comes next, and one byte ahead where that ends with a carriage return.
+    fn fill(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = match (self.ahead.take(), buffer.first_mut()) {
+            (Some(ahead), Some(first)) => {
+                *first = ahead;
+                1
+            }
+            (ahead, _) => {
+                self.ahead = ahead;
+                self.inner.read(buffer)?
+            }
+        };
+        if buffer.get(..count).is_some_and(|read| read.ends_with(b"\r")) {
+            let mut ahead = Vec::new();
+            self.inner.by_ref().take(1).read_to_end(&mut ahead)?;
+            self.ahead = ahead.pop();
+        }
+        Ok(count)
+    }
 }
 
 impl<R: Read> Read for Bounded<R> {
@@ -83,7 +108,7 @@ impl<R: Read> Read for Bounded<R> {
         if let Some(wrong) = &self.wrong {
             return Err(std::io::Error::other(wrong.clone()));
         }
-        let count = self.inner.read(buffer)?;
+        let count = self.fill(buffer)?;
         self.left = self.left.checked_sub(count as u64).ok_or_else(|| {
             std::io::Error::other(format!(
                 "a record of more than {} bytes: is a quote not closed?",
@@ -91,7 +116,7 @@ impl<R: Read> Read for Bounded<R> {
             ))
         })?;
         let looked = match buffer.get(..count) {
-            Some(read) if !read.is_empty() => self.quotes.look(read),
+            Some(read) if !read.is_empty() => self.quotes.look(read, self.ahead),
             _ if buffer.is_empty() => Ok(()),
             _ => self.quotes.end().map_err(|wrong| (0, wrong)),
         };
@@ -121,7 +146,7 @@ impl<R: Read> Reader<R> {
     fn open_bounded(input: R, options: &Options, record_bytes_max: u64) -> Result<Self> {
         let (quotes, wrong) = (Quotes::new(), None);
         let left = record_bytes_max;
-        let input = Bounded { inner: input, record_bytes_max, left, quotes, wrong };
+        let input = Bounded { inner: input, ahead: None, record_bytes_max, left, quotes, wrong };
         let mut reader =
             csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(input);
         let mut header = |what: &str| {
@@ -440,6 +465,54 @@ mod tests {
         let opened = Reader::open(&b",f\n,\"a\n"[..], &options(None, Timestamps::Now));
         let error = opened.err().unwrap().to_string();
         assert!(error.contains("qualifiers: line 2: a quote that is not closed"), "{error}");
+    }
+
+    #[test]
+    fn a_carriage_return_that_ends_no_line_cuts_no_row_short() {
+        // One byte a read, too: what is behind the carriage return comes with the next one.
+        struct Slow<'a>(&'a [u8]);
+        impl Read for Slow<'_> {
+            fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+                let one = buffer.len().min(1);
+                self.0.read(buffer.get_mut(..one).unwrap())
+            }
+        }
+        fn keys_and_end(input: impl Read) -> (Vec<String>, Option<String>) {
+            let mut keys = Vec::new();
+            let mut reader = match Reader::open(input, &options(None, Timestamps::Now)) {
+                Ok(reader) => reader,
+                Err(error) => return (keys, Some(error.to_string())),
+            };
+            loop {
+                match reader.next() {
+                    Ok(Some(Record::Row(row))) => keys.push(format!("{row:?}")),
+                    Ok(Some(other)) => panic!("{other:?}"),
+                    Ok(None) => return (keys, None),
+                    Err(error) => return (keys, Some(error.to_string())),
+                }
+            }
+        }
+        for (text, rows, line) in [
+            (",f\n,a\nj,v\nk,abc\rdef\nl,v\n", 1, Some("line 4")),
+            (",f\n,a\r\nj,v\r\r\nk,v\r\n", 0, Some("line 3")),
+            (",f\n,a\nj,\"v\"\rk,v\n", 0, Some("line 3")),
+            (",f\r,a\rk,v\r", 0, Some("row of families: line 1")),
+            (",f\r\n,a\r\n\r\nj,\"a\rb\r\n\"\r\nk,v\r", 2, None),
+        ] {
+            let (keys, end) = keys_and_end(text.as_bytes());
+            assert_eq!(keys.len(), rows, "{text:?}: {end:?}");
+            assert_eq!(end.is_some(), line.is_some(), "{text:?}: {end:?}");
+            if let (Some(end), Some(line)) = (&end, line) {
+                assert!(end.contains(line) && end.contains("a carriage return"), "{end}");
+            }
+            assert_eq!(keys_and_end(Slow(text.as_bytes())), (keys, end), "{text:?}");
+        }
+        // Where the reader's own buffer ends.
+        for before in 8180..8200 {
+            let text = format!(",f\n,a\nj,{}\r\nk,v\rw\n", "v".repeat(before));
+            let (keys, end) = keys_and_end(text.as_bytes());
+            assert!(keys.len() == 1 && end.is_some(), "{before}: {end:?}");
+        }
     }
 
     #[test]

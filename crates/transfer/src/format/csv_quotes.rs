@@ -1,5 +1,8 @@
-//! Where quotes may stand in CSV. The crate that reads it takes any: of one stray quote it makes a field that goes on to
+//! Where quotes and carriage returns may stand in CSV. The crate that reads it takes any: of one stray quote it makes a field that goes on to
 //! the next quote, or to the end of the file, with all rows between. This refuses what Go's reader refuses, which is the one of `cbt`.
+//!
+//! A carriage return without a line feed ends a record to that crate, and is a part of a field to Go's reader. It is refused outside of
+//! quotes: what is there is a value that was not quoted, or a file whose lines all end so, and nothing tells one from the other.
 
 /// What may come before the first record and is no part of it.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -36,10 +39,12 @@ impl Quotes {
         Self { last: Last::Record, line: 1, record_line: 1, mark: Some(0) }
     }
 
-    /// Looks at the next bytes. At the first one that may not stand there: how many come before it, and what is wrong.
-    pub fn look(&mut self, bytes: &[u8]) -> Result<(), (usize, String)> {
+    /// Looks at the next bytes, behind which `ahead` comes: where the last of them is a carriage return, none is the end of the file. At
+    /// the first one that may not stand there: how many come before it, and what is wrong.
+    pub fn look(&mut self, bytes: &[u8], ahead: Option<u8>) -> Result<(), (usize, String)> {
         for (at, byte) in bytes.iter().enumerate() {
-            self.byte(*byte).map_err(|why| (at, self.wrong(why)))?;
+            let next = || bytes.get(at + 1).copied().or(ahead);
+            self.byte(*byte, next).map_err(|why| (at, self.wrong(why)))?;
         }
         Ok(())
     }
@@ -56,7 +61,7 @@ impl Quotes {
         format!("line {}: {why}", self.record_line)
     }
 
-    fn byte(&mut self, byte: u8) -> Result<(), &'static str> {
+    fn byte(&mut self, byte: u8, next: impl Fn() -> Option<u8>) -> Result<(), &'static str> {
         if let Some(seen) = self.mark.take()
             && BYTE_ORDER_MARK.get(seen) == Some(&byte)
         {
@@ -66,6 +71,15 @@ impl Quotes {
         self.last = match (self.last, byte) {
             (Last::Quoted, b'"') => Last::Quote,
             (Last::Quoted, _) | (Last::Quote, b'"') => Last::Quoted,
+            (last, b'\r') if next().is_some_and(|next| next != b'\n') => {
+                if last == Last::Record {
+                    self.record_line = self.line;
+                }
+                return Err(
+                    "a carriage return that ends no line: quote the field that has it, or \
+                            convert the file's line ends",
+                );
+            }
             (_, b'\r' | b'\n') => Last::Record,
             (Last::Quote, b',') => Last::Comma,
             (Last::Quote, _) => return Err("a field goes on behind its closing quote"),
@@ -94,7 +108,7 @@ mod tests {
 
     fn wrong(text: &[u8]) -> Option<String> {
         let mut quotes = Quotes::new();
-        quotes.look(text).map_err(|(_, why)| why).and_then(|()| quotes.end()).err()
+        quotes.look(text, None).map_err(|(_, why)| why).and_then(|()| quotes.end()).err()
     }
 
     #[test]
@@ -105,6 +119,7 @@ mod tests {
             b"\"a\",\"b\"\r\n\"c\"",
             b"\"a,\n\"\"\"\"b\",,\"\"\n\n,\"\"",
             b"\xef\xbb\xbf\"a\",b\n",
+            b"\"a\rb\",\"\r\"\r\n\r\nc,d\r",
         ] {
             assert_eq!(wrong(text), None, "{}", text.escape_ascii());
         }
@@ -119,6 +134,11 @@ mod tests {
             (b"a,\"b\nc\"\nd,5\" pipe\n", 3, "does not begin with one"),
             (b"a\xef\xbb\xbf\"", 1, "does not begin with one"),
             (b"\"", 1, "not closed"),
+            (b"a,b\nc,d\re\n", 2, "carriage return"),
+            (b"a,b\nc,d\r\r\n", 2, "carriage return"),
+            (b"a,b\n\r\r\n", 2, "carriage return"),
+            (b"a,b\n\"c\",\"d\"\re\n", 2, "carriage return"),
+            (b",f\r,a\rk,v\r", 1, "convert"),
         ] {
             let why = wrong(text).unwrap();
             assert!(why.starts_with(&format!("line {line}: ")) && why.contains(word), "{why}");
@@ -132,11 +152,11 @@ mod tests {
             let (first, second) = text.as_bytes().split_at(at.min(text.len()));
             let mut whole = Quotes::new();
             let mut pieces = Quotes::new();
-            let found = pieces.look(first);
+            let found = pieces.look(first, second.first().copied());
             let found = found.and_then(|()| {
-                pieces.look(second).map_err(|(at, why)| (at + first.len(), why))
+                pieces.look(second, None).map_err(|(at, why)| (at + first.len(), why))
             });
-            prop_assert_eq!(whole.look(text.as_bytes()), found);
+            prop_assert_eq!(whole.look(text.as_bytes(), None), found);
             prop_assert_eq!(whole.end(), pieces.end());
         }
     }
