@@ -429,7 +429,7 @@ fn place(output: &Path, state: &State) -> Result<()> {
     let whole = (0..state.shards.len()).map(|index| state.file(output, index));
     let (waiting, placed): (Vec<_>, Vec<_>) = whole.partition(|path| files::exists(&hidden(path)));
     let placed: HashSet<PathBuf> = placed.into_iter().collect();
-    let mut earlier = named_of_any_format(output, "", "")?;
+    let mut earlier = named(output, "", "")?;
     earlier.retain(|path| !placed.contains(path));
     remove_regular(earlier)?;
     files::sync_parent(output)?;
@@ -455,6 +455,7 @@ fn check(export: &Export) -> Result<()> {
             directory.join("part").display()
         )));
     }
+    files::check_name(Path::new(name.unwrap_or_default()))?;
     if !(1..=WORKERS_MAX).contains(&export.workers) {
         return Err(Error::failed(format!("{} workers: from 1 to {WORKERS_MAX}", export.workers)));
     }
@@ -558,36 +559,28 @@ pub(crate) fn is_good(text: &str) -> bool {
     begun.is_ok_and(|begun| resumed(&as_begun(&begun), text).is_ok())
 }
 
-/// The files that are named as those of an export, whatever their number, with something before and behind.
-fn named(output: &Path, suffix: &str, before: &str, behind: &str) -> Result<Vec<PathBuf>> {
+/// The files that are named as those of an export, whatever their number and format, with something before and behind.
+fn named(output: &Path, before: &str, behind: &str) -> Result<Vec<PathBuf>> {
     let name = output.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-    let first = output.with_file_name(format!("{before}{name}"));
-    let first = glob::Pattern::escape(&first.to_string_lossy());
-    let pattern = files::any_of_several(&first, &format!("{suffix}{behind}"));
-    let failed = |error: &dyn std::fmt::Display| Error::failed(error.to_string());
-    let found = glob::glob(&pattern).map_err(|error| failed(&error))?;
-    // As they are named elsewhere: a pattern's findings leave out a `./`.
-    let names = found.map(|path| match path {
-        Ok(path) => Ok(path.file_name().map(|name| output.with_file_name(name))),
-        Err(error) => Err(failed(&error)),
+    let first = format!("{before}{name}");
+    let directory = output.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let mut found = files::names_in(directory.unwrap_or(Path::new(".")))?;
+    found.retain(|found| {
+        let is_of = |format: Format| {
+            let last = format!("{}{behind}", format.suffix());
+            files::is_one_of_several(found, &first, &last)
+        };
+        Format::EXPORTED.into_iter().any(is_of)
     });
-    names.filter_map(Result::transpose).collect()
-}
-
-/// Those of [`named`], of every format that is exported.
-fn named_of_any_format(output: &Path, before: &str, behind: &str) -> Result<Vec<PathBuf>> {
-    let mut all = Vec::new();
-    for format in Format::EXPORTED {
-        all.extend(named(output, format.suffix(), before, behind)?);
-    }
-    Ok(all)
+    found.sort();
+    Ok(found.into_iter().map(|name| output.with_file_name(name)).collect())
 }
 
 /// The files of an earlier export, which are to be replaced: with another number of files, or in another format, they would
 /// stand beside the new ones. An error where there are some and they are to stay, or where something else has such a name: it
 /// would be in the way of a file, and is nobody's to remove.
 fn earlier_files(export: &Export) -> Result<Vec<PathBuf>> {
-    let earlier = named_of_any_format(&export.output, "", "")?;
+    let earlier = named(&export.output, "", "")?;
     if let Some(path) = earlier.iter().find(|path| !files::is_regular(path)) {
         return Err(Error::failed(format!(
             "{} is no file and has the name of one of an export: choose another name, or move it away",
@@ -606,10 +599,10 @@ fn earlier_files(export: &Export) -> Result<Vec<PathBuf>> {
 /// What interrupted exports left that is of no use to a new one, in any format.
 fn unfinished_files(export: &Export) -> Result<Vec<PathBuf>> {
     let output = &export.output;
-    let mut unfinished = named_of_any_format(output, "", files::UNFINISHED_SUFFIX)?;
+    let mut unfinished = named(output, "", files::UNFINISHED_SUFFIX)?;
     for behind in [HIDDEN_SUFFIX.to_owned(), format!("{HIDDEN_SUFFIX}{}", files::UNFINISHED_SUFFIX)]
     {
-        unfinished.extend(named_of_any_format(output, ".", &behind)?);
+        unfinished.extend(named(output, ".", &behind)?);
     }
     Ok(unfinished)
 }
@@ -864,6 +857,9 @@ impl Part<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -906,6 +902,23 @@ mod tests {
         assert_eq!(filter(&named, None, false).unwrap().filter, Some(expected));
         let chain = filter(&named, Some(2), true).unwrap().filter;
         assert!(matches!(chain, Some(Filter::Chain(chain)) if chain.filters.len() == 3));
+    }
+
+    #[test]
+    fn the_files_of_an_export_are_found_whatever_the_directory_is_called() {
+        let dir = tempfile::tempdir().unwrap();
+        let within = dir.path().join(OsStr::from_bytes(b"caf\xe9 [1]"));
+        let output = within.join("a*");
+        let of_it = ["a*-00000-of-00001", "a*-00000-of-00002.avro", "a*-00001-of-00002.csv"];
+        let others = ["a*-0000-of-00001", "ab-00000-of-00001", "a*-00000-of-00001.txt", "a*"];
+        let hidden = [".a*-00000-of-00001.avro.new", "a*-00000-of-00001.avro.unfinished"];
+        files::make_parent(&output).unwrap();
+        for name in of_it.iter().chain(&others).chain(&hidden) {
+            files::replace(&within.join(name), b"").unwrap();
+        }
+        assert_eq!(named(&output, "", "").unwrap(), of_it.map(|name| within.join(name)));
+        assert_eq!(named(&output, ".", ".new").unwrap(), [within.join(hidden[0])]);
+        assert_eq!(named(&output, "", ".unfinished").unwrap(), [within.join(hidden[1])]);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 )]
 
 use std::collections::HashSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::TryLockError;
 use std::io::{BufRead, ErrorKind, Read, Write as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -69,7 +69,7 @@ impl Identity {
 
 /// The files that these names mean: files themselves, patterns (`dir/part-*.avro`), and directories; of what these have,
 /// every file but the hidden and the unfinished is meant, and an export that is not whole is an error, as is a directory of
-/// which no file is meant. Sorted, each once. What an import writes itself, `own`, is not
+/// which no file is meant, and a name that is not UTF-8. Sorted, each once. What an import writes itself, `own`, is not
 /// among them, and cannot be named.
 pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
     let (mut files, mut directories) = (Vec::new(), Vec::new());
@@ -90,6 +90,7 @@ pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
                 let entry = entry.map_err(|e| failed("read", path, &e))?.path();
                 let hidden = entry.file_name().is_some_and(is_hidden);
                 if !hidden && !is_unfinished(&entry) && !is_own(&entry) {
+                    check_name(&entry)?;
                     add(&mut files, entry)?;
                 }
             }
@@ -124,6 +125,9 @@ pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
                     add(&mut files, entry)?;
                 }
             }
+            check_names(path, |entry| {
+                !hidden.has(entry) && !is_unfinished(entry) && !is_own(entry)
+            })?;
             check_whole(files.get(before..).unwrap_or_default())?;
         }
         // Of the files of a directory below, another name may be.
@@ -144,6 +148,73 @@ pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
     files.sort();
     files.dedup();
     Ok(files)
+}
+
+/// An error for a path that is not UTF-8: what is kept of an import has its files' names as text.
+pub fn check_name(path: &Path) -> Result<()> {
+    if path.to_str().is_some() {
+        return Ok(());
+    }
+    let name = path.as_os_str().as_encoded_bytes().escape_ascii();
+    Err(Error::failed(format!("{name}: the name is not UTF-8: give it another one")))
+}
+
+/// The same for what a pattern reaches, which is left out of its findings without a word: as far as it is `meant`, and the pattern fits
+/// it with a sign in the place of what is not UTF-8.
+fn check_names(pattern: &Path, meant: impl Fn(&Path) -> bool) -> Result<()> {
+    for part in pattern.ancestors() {
+        let (Some(name), Some(above)) = (part.file_name(), part.parent()) else { continue };
+        if !has_wildcards(name) {
+            continue;
+        }
+        let is_any_level = name == "**";
+        let needs_directory = is_any_level || part != pattern;
+        let name = name.to_string_lossy();
+        let fits = glob::Pattern::new(&name)
+            .map_err(|error| Error::failed(format!("pattern {name:?}: {error}")))?;
+        for directory in reached(if is_any_level { part } else { above })? {
+            for found in names_in(&directory)? {
+                let is_reached = |path: &Path| !needs_directory || path.is_dir();
+                let path = directory.join(&found);
+                if found.to_str().is_none()
+                    && fits.matches(&found.to_string_lossy())
+                    && is_reached(&path)
+                    && meant(&path)
+                {
+                    check_name(&path)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The directories that a pattern finds, each in its own place.
+fn reached(pattern: &Path) -> Result<Vec<PathBuf>> {
+    if !components(pattern).any(has_wildcards) {
+        let is_here = pattern.as_os_str().is_empty();
+        let directory = if is_here { Path::new(".") } else { pattern };
+        return Ok(if directory.is_dir() { vec![directory.to_owned()] } else { Vec::new() });
+    }
+    // At any level is in the directory itself, too.
+    let mut directories = match pattern.parent() {
+        Some(above) if pattern.ends_with("**") => reached(above)?,
+        _ => Vec::new(),
+    };
+    let failed = |error: &dyn std::fmt::Display| Error::failed(error.to_string());
+    let pattern = pattern.to_string_lossy();
+    for found in glob::glob(&pattern).map_err(|error| failed(&error))? {
+        let found = found.map_err(|error| failed(&error))?;
+        if found.is_dir() {
+            directories.push(found);
+        }
+    }
+    Ok(directories)
+}
+
+/// Whether a name is one that a pattern's findings have other names for.
+fn has_wildcards(name: &OsStr) -> bool {
+    name.as_encoded_bytes().iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 
 /// Whether a name that was found is a file's; an error where that cannot be told, as of a link to what is not there: left out
@@ -211,10 +282,7 @@ fn components(path: &Path) -> impl Iterator<Item = &OsStr> {
 
 impl HiddenFrom {
     fn pattern(pattern: &Path) -> Self {
-        let is_plain = |part: &&OsStr| {
-            !part.as_encoded_bytes().iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
-        };
-        let named = components(pattern).take_while(is_plain).count();
+        let named = components(pattern).take_while(|part| !has_wildcards(part)).count();
         let hides = !components(pattern).skip(named).any(is_hidden);
         Self { named: hides.then_some(named) }
     }
@@ -254,10 +322,18 @@ pub fn one_of_several(before: &str, index: usize, count: usize, behind: &str) ->
     format!("{before}-{index:0NUMBER_DIGITS$}-of-{count:0NUMBER_DIGITS$}{behind}")
 }
 
-/// A pattern of such names, whatever their numbers.
-pub fn any_of_several(before: &str, behind: &str) -> String {
-    let number = "[0-9]".repeat(NUMBER_DIGITS);
-    format!("{before}-{number}-of-{number}{behind}")
+/// Whether a name is such a one, whatever its numbers.
+pub fn is_one_of_several(name: &OsStr, before: &str, behind: &str) -> bool {
+    let numbers = name.as_encoded_bytes().strip_prefix(before.as_bytes());
+    let numbers = numbers.and_then(|rest| rest.strip_suffix(behind.as_bytes()));
+    let is_number =
+        |digits: &[u8]| digits.len() == NUMBER_DIGITS && digits.iter().all(u8::is_ascii_digit);
+    numbers.and_then(|rest| rest.strip_prefix(b"-")).is_some_and(|rest| {
+        let split = rest.split_at_checked(NUMBER_DIGITS);
+        split.is_some_and(|(index, rest)| {
+            is_number(index) && rest.strip_prefix(b"-of-").is_some_and(is_number)
+        })
+    })
 }
 
 /// What stands before a file's number in such a name, of how many it is, and what stands behind that.
@@ -286,6 +362,13 @@ fn check_count(files: usize) -> Result<()> {
         return Err(Error::failed(format!("more than {FILES_MAX} files: name fewer at once")));
     }
     Ok(())
+}
+
+/// The names in a directory, in no order.
+pub fn names_in(directory: &Path) -> Result<Vec<OsString>> {
+    let entries = std::fs::read_dir(directory).map_err(|e| failed("read", directory, &e))?;
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
+    names.collect::<std::io::Result<_>>().map_err(|e| failed("read", directory, &e))
 }
 
 /// Opens a file to read it.
@@ -575,6 +658,8 @@ impl<R: BufRead> BufRead for Counting<R> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt as _;
+
     use super::*;
 
     #[test]
@@ -657,6 +742,40 @@ mod tests {
         let error = expand(&[name(".*")], &[]).unwrap_err().to_string();
         assert!(error.contains("no file matches"), "{error}");
         assert_eq!(expand(&[name("2024/01")], &[]).unwrap(), [at("2024/01/c.avro")]);
+    }
+
+    #[test]
+    fn a_name_that_is_not_utf_8_is_not_left_out_without_a_word() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &[u8]| dir.path().join(OsStr::from_bytes(name));
+        let name = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        std::fs::create_dir_all(at(b"in/sub")).unwrap();
+        for name in [&b"in/a.csv"[..], b"in/sub/b.csv", b"in/caf\xe9.csv"] {
+            std::fs::write(at(name), "x").unwrap();
+        }
+        let refused = |names: &[&str], what: &str| {
+            let names: Vec<String> = names.iter().map(|names| name(names)).collect();
+            let error = expand(&names, &[]).unwrap_err().to_string();
+            assert!(error.contains(what) && error.contains("not UTF-8"), "{names:?}: {error}");
+        };
+        for names in ["in/*.csv", "*/c*.csv", "in/caf?.csv", "**/*", "in/**/*.csv"] {
+            refused(&[names], "in/caf\\xe9.csv");
+        }
+        refused(&["in", "in/sub"], "in/caf\\xe9.csv");
+        for names in ["in/a*.csv", "in/*/*.csv", "in/a.csv", "*/[!c]*.csv", "**/b.csv"] {
+            assert_eq!(expand(&[name(names)], &[]).unwrap().len(), 1, "{names}");
+        }
+        for left_out in [&b"in/.caf\xe9.csv"[..], b"in/caf\xe9.csv.unfinished"] {
+            std::fs::rename(at(b"in/caf\xe9.csv"), at(left_out)).unwrap();
+            assert_eq!(expand(&["in", "in/sub"].map(&name), &[]).unwrap().len(), 2);
+            std::fs::rename(at(left_out), at(b"in/caf\xe9.csv")).unwrap();
+        }
+        std::fs::remove_file(at(b"in/caf\xe9.csv")).unwrap();
+        std::fs::rename(at(b"in/sub"), at(b"in/s\xfcb")).unwrap();
+        for names in ["in", "in/*", "in/s*/b.csv", "**/b.csv", "in/**"] {
+            refused(&[names], "in/s\\xfcb");
+        }
+        assert_eq!(expand(&[name("in/*.csv")], &[]).unwrap().len(), 1);
     }
 
     #[test]

@@ -132,6 +132,8 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
         }
     }
     let own = [&import.state, &import.rejected, &import.rejected_dry].map(PathBuf::as_path);
+    // It is noted in the state.
+    files::check_name(&import.rejected)?;
     let paths = files::expand(&import.names, &own)?;
     for path in &paths {
         format::check(path, &import.read)?;

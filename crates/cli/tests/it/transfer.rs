@@ -1,6 +1,8 @@
 //! `tepui import` and `tepui export` as a person meets them, against a server of this binary: every format there and
 //! back, what is rejected, what an interruption leaves, and exit codes.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -275,6 +277,34 @@ fn an_export_that_fails_leaves_no_directories_that_it_made() {
     place.ok("import", "t", &["rows.csv", "--create"]);
     place.ok("export", "t", &["there/a/b/part"]);
     assert_eq!(files(&place.at("there/a/b"), ""), ["part-00000-of-00001.avro"]);
+}
+
+#[test]
+fn names_that_are_not_utf_8_lose_no_rows_and_replace_nothing() {
+    let place = Place::new();
+    place.write("rows.csv", &rows(3));
+    std::fs::create_dir(place.at("in")).unwrap();
+    std::fs::copy(place.at("rows.csv"), place.at("in").join(OsStr::from_bytes(b"caf\xe9.csv")))
+        .unwrap();
+    for args in [&["in"][..], &["in/*.csv"], &["in", "--dry-run"]] {
+        let (code, text) = place.tepui("import", "t", &[args, &["--create"]].concat());
+        assert!(code == 1 && text.contains("in/caf\\xe9.csv"), "{args:?}: {text}");
+    }
+    let (code, text) = place.tepui("import", "t", &["rows.csv"]);
+    assert!(code == 1 && text.contains("does not exist"), "the table was not made: {text}");
+    place.ok("import", "t", &["rows.csv", "--create"]);
+    let export = |output: &[u8]| {
+        let mut command = tepui(place.dir.path(), &["export", "--endpoint", &place.endpoint]);
+        command.args(["--project=p", "--instance=i", "--table=t"]).arg(OsStr::from_bytes(output));
+        let done = command.output().unwrap();
+        (done.status.code().unwrap(), String::from_utf8(done.stderr).unwrap())
+    };
+    assert_eq!(export(b"caf\xe9/part").0, 0);
+    let (code, text) = export(b"caf\xe9/part");
+    assert!(code == 1 && text.contains("--overwrite"), "{text}");
+    let (code, text) = export(b"out/caf\xe9");
+    assert!(code == 1 && text.contains("caf\\xe9: the name is not UTF-8"), "{text}");
+    assert!(!place.at("out").exists());
 }
 
 #[test]
