@@ -34,6 +34,8 @@ pub struct Batch {
     pub waits: bool,
     /// How far the file was read, in bytes.
     pub position: u64,
+    /// About what it takes in memory: rows to write, and those that are set aside.
+    pub bytes: usize,
 }
 
 /// What a row has to satisfy beside the limits of the API.
@@ -67,6 +69,12 @@ pub struct Cut {
     pub window: usize,
 }
 
+/// A row, or what is left of it.
+struct Rest {
+    key: Bytes,
+    cells: std::vec::IntoIter<Cell>,
+}
+
 /// A file as batches.
 pub struct Batches<'a> {
     source: Box<dyn Source>,
@@ -78,8 +86,8 @@ pub struct Batches<'a> {
     /// The time of cells that have none of their own.
     given_micros: Option<i64>,
     records: u64,
-    /// A row that was read and is not, or not whole, in a batch.
-    rest: Option<Row>,
+    /// What was read of a row and is in no batch yet. The cells of a large row go one part after the other: none is moved twice.
+    rest: Option<Rest>,
     /// The number of the batch in which a row was written last.
     recent: HashMap<Bytes, u64>,
     number: u64,
@@ -148,13 +156,13 @@ impl<'a> Batches<'a> {
     fn fill(&mut self, batch: &mut Batch) -> Result<()> {
         self.number += 1;
         self.forget();
-        let (mut records, mut bytes, mut mutations) = (0, 0, 0);
+        let (mut records, mut mutations) = (0, 0);
         while records < self.cut.rows
-            && bytes < BATCH_BYTES
+            && batch.bytes < BATCH_BYTES
             && mutations + CELL_MUTATIONS_MAX <= MUTATIONS_MAX
         {
             records += 1;
-            let row = match self.rest.take() {
+            let mut row = match self.rest.take() {
                 Some(row) => row,
                 None => match self.next_record()? {
                     None => {
@@ -163,31 +171,35 @@ impl<'a> Batches<'a> {
                         return Ok(());
                     }
                     Some(record) => match self.sound(record, batch)? {
-                        Ok(row) => row,
+                        Ok(Row { key, cells }) => Rest { key, cells: cells.into_iter() },
                         Err(dealt_with) => {
-                            bytes += dealt_with;
+                            batch.bytes += dealt_with;
                             continue;
                         }
                     },
                 },
             };
             let before = self.recent.get(&row.key).copied();
-            let room = (MUTATIONS_MAX - mutations, ROW_PART_BYTES.saturating_sub(bytes));
-            let (fits, taken) = self.fitting(&row.cells, room);
+            let room = (MUTATIONS_MAX - mutations, ROW_PART_BYTES.saturating_sub(batch.bytes));
+            let (fits, taken) = self.fitting(row.cells.as_slice(), room);
             let whole = fits == row.cells.len();
             if before == Some(self.number) || (!whole && !batch.entries.is_empty()) {
                 self.rest = Some(row);
                 return Ok(());
             }
-            let mut row = row;
-            if !whole {
-                let rest = row.cells.split_off(fits);
-                self.rest = Some(Row { key: row.key.clone(), cells: rest });
-            }
+            let key = row.key.clone();
+            let cells = if whole {
+                row.cells.collect()
+            } else {
+                let part = row.cells.by_ref().take(fits).collect();
+                self.rest = Some(row);
+                part
+            };
             batch.waits |= before.is_some_and(|last| self.under_way(last));
-            self.recent.insert(row.key.clone(), self.number);
+            self.recent.insert(key.clone(), self.number);
             mutations += taken.0;
-            bytes += row.key.len() + taken.1;
+            batch.bytes += key.len() + taken.1;
+            let row = Row { key, cells };
             batch.step.rows += u64::from(whole);
             batch.step.cells += row.cells.len() as u64;
             batch.step.bytes += row.wire_bytes() as u64;

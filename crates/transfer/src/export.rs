@@ -37,6 +37,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::{self, Unfinished};
 use crate::format::csv::{COLUMNS_MAX, Column, Timestamps};
 use crate::format::{Format, Sink, avro, csv, parquet, sequence};
+use crate::held::{Held, Room};
 use crate::import::WORKERS_MAX;
 use crate::row::Row;
 use crate::scan::{Range, Scan};
@@ -49,7 +50,7 @@ const FILE_BYTES: u64 = 256 << 20;
 const FILES_DEFAULT_MAX: usize = 1000;
 /// Bytes of rows that are handed to the thread that writes them at once: so many that the handing over costs nothing.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Chunks that wait for that thread.
+/// Chunks that wait for that thread, as far as they and the one that it writes have [`Room`]: one may be a row of 256 MiB.
 const QUEUED_CHUNKS: usize = 2;
 /// Most files: what five digits count.
 pub const FILES_MAX: usize = 99_999;
@@ -781,6 +782,9 @@ struct Whole {
     left_out: u64,
 }
 
+/// Rows on their way from one thread to the other; none stands behind the last ones.
+type Chunk = Option<(Vec<Row>, Held)>;
+
 /// A range of the table on its way into a file.
 struct Part<'a> {
     export: &'a Export,
@@ -805,39 +809,40 @@ impl Part<'_> {
     }
 
     /// Reads the rows, in chunks; behind the last one stands none.
-    async fn read(&self, client: Client, rows: mpsc::Sender<Option<Vec<Row>>>) -> Result<()> {
+    async fn read(&self, client: Client, rows: mpsc::Sender<Chunk>) -> Result<()> {
         let Selection { versions, .. } = self.export.selection;
         let versions = if self.export.format == Format::Csv { Some(1) } else { versions };
         let filter = filter(&self.export.selection, versions, false);
         let retry_for = self.export.retry_for;
         let mut scan = Scan::new(client, self.range.clone(), filter, retry_for, self.stop.clone());
+        let room = Room::new();
         let (mut chunk, mut bytes) = (Vec::new(), 0);
         while let Some(row) = scan.next().await? {
             self.stop.check()?;
             bytes += row.wire_bytes();
             chunk.push(row);
             if bytes >= CHUNK_BYTES {
-                bytes = 0;
-                if rows.send(Some(std::mem::take(&mut chunk))).await.is_err() {
+                let held = room.hold(std::mem::take(&mut bytes)).await?;
+                if rows.send(Some((std::mem::take(&mut chunk), held))).await.is_err() {
                     return Ok(());
                 }
             }
         }
         // Nobody takes them where the writer has failed.
-        let _ = rows.send(Some(chunk)).await;
+        let _ = rows.send(Some((chunk, room.hold(bytes).await?))).await;
         let _ = rows.send(None).await;
         Ok(())
     }
 
     /// Writes the file. It has its name only where all rows have come, and otherwise is gone.
-    fn write(&self, mut queue: mpsc::Receiver<Option<Vec<Row>>>) -> Result<Option<Whole>> {
+    fn write(&self, mut queue: mpsc::Receiver<Chunk>) -> Result<Option<Whole>> {
         let (unfinished, file) = Unfinished::create(self.path)?;
         let mut sink = sink(self.export, self.columns, file)?;
         let (mut rows, mut cells, mut left_out) = (0, 0, 0);
         // Of columns that were named, nobody misses the others.
         let has_all = self.export.format == Format::Csv && self.export.columns.is_empty();
         while let Some(chunk) = queue.blocking_recv() {
-            let Some(chunk) = chunk else {
+            let Some((chunk, held)) = chunk else {
                 let file = sink.finish()?;
                 let done = (rows, cells, unfinished.finish(&file)?);
                 return Ok(Some(Whole { done, left_out }));
@@ -850,6 +855,7 @@ impl Part<'_> {
                     left_out += (row.cells.len() as u64).saturating_sub(written);
                 }
             }
+            drop(held);
         }
         Ok(None)
     }

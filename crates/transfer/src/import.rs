@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Each worker takes one file after the other, with a connection of its own. What it holds in memory is its requests
-//! under way and [`QUEUED_BATCHES`] more. The journal moves on in the order of the file, so that an interrupted import
+//! under way and [`QUEUED_BATCHES`] more, together [`HELD_BYTES_MAX`](crate::held::HELD_BYTES_MAX) or one larger request, and
+//! what comes next of the file. The journal moves on in the order of the file, so that an interrupted import
 //! goes on behind the last record before which everything is dealt with. A file that cannot be read to its end does not keep
 //! the others from being imported; the import fails when they are done, and tells of each. Of records that write the same cell, the last
 //! one in a file is what the table has in the end.
@@ -33,6 +34,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 use crate::format::rejected::Line;
 use crate::format::{self, ReadOptions};
+use crate::held::{Held, Room};
 use crate::journal::{Asked, Earlier, FileState, Found, Journal, Step};
 use crate::row::MUTATIONS_MAX;
 use crate::write::{Entry, Refused, write};
@@ -363,7 +365,7 @@ impl Shared<'_> {
     ) -> Result<Result<()>> {
         let (batches, queue) = mpsc::channel(QUEUED_BATCHES);
         std::thread::scope(|scope| {
-            let reader = scope.spawn(move || self.read(state, &batches));
+            let reader = scope.spawn(move || self.read(runtime, state, &batches));
             let written = runtime.block_on(self.write(client, index, state, queue));
             let read = joined(reader);
             written.map(|()| read)
@@ -371,7 +373,12 @@ impl Shared<'_> {
     }
 
     /// Reads a file. What cannot be read ends it, after what was read.
-    fn read(&self, state: &FileState, batches: &mpsc::Sender<Batch>) -> Result<()> {
+    fn read(
+        &self,
+        runtime: &Runtime,
+        state: &FileState,
+        batches: &mpsc::Sender<(Batch, Held)>,
+    ) -> Result<()> {
         let cut = Cut {
             rows: self.import.batch_rows,
             // Those under way, those that wait, and one that either thread has in its hands.
@@ -385,10 +392,13 @@ impl Shared<'_> {
             }
         };
         let mut source = Batches::open(state, &self.read, self, cut, check)?;
+        let room = Room::new();
         loop {
             self.stop.check()?;
             let Some(batch) = source.next_batch()? else { return Ok(()) };
-            if batches.blocking_send(batch).is_err() {
+            // Whoever has the other batches drops them, also where writing one has failed.
+            let held = runtime.handle().block_on(room.hold(batch.bytes))?;
+            if batches.blocking_send((batch, held)).is_err() {
                 // Who writes has failed, and says why.
                 return Ok(());
             }
@@ -401,13 +411,13 @@ impl Shared<'_> {
         client: &Client,
         index: usize,
         state: &FileState,
-        mut queue: mpsc::Receiver<Batch>,
+        mut queue: mpsc::Receiver<(Batch, Held)>,
     ) -> Result<()> {
         let name = state.file.path.display().to_string();
         let mut drawn = 0;
         let mut flying = FuturesOrdered::new();
         // One that has to wait for those under way.
-        let mut waiting: Option<Batch> = None;
+        let mut waiting: Option<(Batch, Held)> = None;
         let mut all_read = false;
         let mut ended = Ok(());
         loop {
@@ -416,8 +426,8 @@ impl Shared<'_> {
                 ended = Err(Error::interrupted("interrupted"));
                 (all_read, waiting) = (true, None);
             }
-            if let Some(batch) = waiting.take_if(|_| flying.is_empty()) {
-                flying.push_back(self.send(client.clone(), &name, batch));
+            if let Some((batch, held)) = waiting.take_if(|_| flying.is_empty()) {
+                flying.push_back(self.send(client.clone(), &name, batch, held));
             }
             let room = !all_read && waiting.is_none() && flying.len() < self.import.in_flight;
             let event = match (room, flying.is_empty()) {
@@ -430,13 +440,14 @@ impl Shared<'_> {
             };
             match event {
                 Either::Left(None) => all_read = true,
-                Either::Left(Some(batch)) if batch.waits => waiting = Some(batch),
-                Either::Left(Some(batch)) => {
-                    flying.push_back(self.send(client.clone(), &name, batch));
+                Either::Left(Some(read)) if read.0.waits => waiting = Some(read),
+                Either::Left(Some((batch, held))) => {
+                    flying.push_back(self.send(client.clone(), &name, batch, held));
                 }
                 Either::Right(Some(sent)) => {
-                    let (step, read) = sent?;
+                    let (step, read, held) = sent?;
                     lock(&self.journal)?.step(index, step)?;
+                    drop(held);
                     self.bar.inc(read.saturating_sub(drawn));
                     drawn = drawn.max(read);
                 }
@@ -448,11 +459,17 @@ impl Shared<'_> {
         ended
     }
 
-    /// Writes a batch of a file; what is dealt with then.
-    async fn send(&self, mut client: Client, file: &str, batch: Batch) -> Result<(Step, u64)> {
+    /// Writes a batch of a file; what is dealt with then, of which lines that were rejected may be as large.
+    async fn send(
+        &self,
+        mut client: Client,
+        file: &str,
+        batch: Batch,
+        held: Held,
+    ) -> Result<(Step, u64, Held)> {
         let Batch { entries, mut step, create, position, .. } = batch;
         if self.import.dry_run {
-            return Ok((step, position));
+            return Ok((step, position, held));
         }
         let mut patience = Patience::new(self.import.retry_for, self.stop.clone());
         for family in create {
@@ -485,6 +502,6 @@ impl Shared<'_> {
             step.rejected.extend(Line::of_row(file, record, &refused.reason, row));
         }
         step.rejected.sort_by_key(Line::record);
-        Ok((step, position))
+        Ok((step, position, held))
     }
 }

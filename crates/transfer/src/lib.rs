@@ -16,6 +16,7 @@ pub mod export;
 pub mod files;
 pub mod format;
 pub mod fuzzing;
+mod held;
 pub mod import;
 pub mod journal;
 pub mod row;

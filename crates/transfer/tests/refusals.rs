@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics has failed")]
 #![allow(clippy::disallowed_methods, reason = "a test that owns its files")]
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::path::Path;
@@ -24,6 +25,8 @@ use tepui_transfer::files::Lock;
 use tepui_transfer::format::{Format, ReadOptions, csv};
 use tepui_transfer::import::{Import, Summary, import};
 use tepui_transfer::journal::Earlier;
+use tokio::sync::Notify;
+use tokio::time::timeout;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::{Code, Request, Response, Status};
@@ -81,6 +84,13 @@ struct State {
     made: Vec<String>,
     /// What tells the table from a later one of its name; none where that is not served.
     token: Option<&'static str>,
+    /// Requests that write are answered once so many have come, and one more or none within a second.
+    answers_from: Option<usize>,
+    more: Arc<Notify>,
+    /// Those that wait for that, and the most that ever did, or came then.
+    waiting: usize,
+    waiting_most: usize,
+    answering: Arc<Notify>,
 }
 
 /// The data API of the fake.
@@ -185,7 +195,26 @@ impl tonic::server::ServerStreamingService<v2::MutateRowsRequest> for Data {
         if broken {
             messages.push(Err(Status::unavailable("going down")));
         }
-        Box::pin(async { Ok(Response::new(stream::iter(messages).boxed())) })
+        let answer = Response::new(stream::iter(messages).boxed());
+        let Some(from) = state.answers_from else { return Box::pin(async { Ok(answer) }) };
+        state.waiting += 1;
+        state.waiting_most = state.waiting_most.max(state.waiting);
+        let answering = state.answering.clone();
+        let more = state.more.clone();
+        let count = state.requests.len();
+        drop(state);
+        let state = self.0.clone();
+        Box::pin(async move {
+            match count.cmp(&from) {
+                Ordering::Less => answering.notified().await,
+                Ordering::Equal => drop(timeout(Duration::from_secs(1), more.notified()).await),
+                Ordering::Greater => more.notify_one(),
+            }
+            // Each lets the next one go.
+            answering.notify_one();
+            state.lock().unwrap().waiting -= 1;
+            Ok(answer)
+        })
     }
 }
 
@@ -562,6 +591,22 @@ fn a_row_that_is_refused_for_good_is_set_aside_and_the_others_are_written() {
 fn large_row() -> String {
     let cells = format!(",{}", "v".repeat(1 << 20)).repeat(5);
     format!(",f,,,,\n,a,b,c,d,e\nr0{cells}\n")
+}
+
+#[test]
+fn requests_under_way_are_bounded_by_their_bytes() {
+    // As many as come to 64 MiB.
+    let (value_bytes, fit) = (3_100_000, 21);
+    let place = planned([]);
+    place.state.lock().unwrap().answers_from = Some(fit);
+    let value = "v".repeat(value_bytes);
+    let line = |row| format!("r{row},{value}\n");
+    let lines: String = (0..30).map(line).collect();
+    let options = place.options(&format!(",f\n,a\n{lines}"), Earlier::Refuse);
+    let options = Import { in_flight: 100, batch_rows: 1, ..options };
+    let summary = import(&options, &ProgressBar::hidden(), &Stop::default()).unwrap();
+    assert_eq!(summary.rows, 30);
+    assert_eq!(place.state.lock().unwrap().waiting_most, fit);
 }
 
 fn refused() -> Write {
