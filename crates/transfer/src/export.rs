@@ -39,6 +39,7 @@ use crate::format::csv::{COLUMNS_MAX, Column, Timestamps};
 use crate::format::{Format, Sink, avro, csv, parquet, sequence};
 use crate::held::{Held, Room};
 use crate::import::WORKERS_MAX;
+use crate::journal::Pace;
 use crate::row::Row;
 use crate::scan::{Range, Scan};
 use crate::{joined, lock, lock_file, partly, runtime, tell, tell_of_no_state};
@@ -326,7 +327,7 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     bar.set_length(count as u64);
     bar.set_position(state.shards.iter().filter(|shard| shard.done.is_some()).count() as u64);
     let next = AtomicUsize::new(0);
-    let shared = Mutex::new(&mut state);
+    let shared = Mutex::new((&mut state, Pace::new()));
     let unreadable: Mutex<Vec<(usize, Error)>> = Mutex::default();
     let work = || -> Result<()> {
         let runtime = runtime()?;
@@ -334,7 +335,7 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let (range, columns, path) = {
-                let state = lock(&shared)?;
+                let (state, _) = &*lock(&shared)?;
                 let Some(shard) = state.shards.get(index) else { return Ok(()) };
                 if state.is_whole(&export.output, index) {
                     continue;
@@ -359,11 +360,12 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
                 }
                 done => done?,
             };
-            let mut state = lock(&shared)?;
+            let (state, pace) = &mut *lock(&shared)?;
             if let Some(shard) = state.shards.get_mut(index) {
                 (shard.done, shard.left_out) = (Some(whole.done), whole.left_out);
             }
-            save(&state_path, &state)?;
+            // A file that a crash keeps from being noted is made again, under its name.
+            pace.save(|| save(&state_path, state))?;
             bar.inc(1);
         }
     };
@@ -379,7 +381,10 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
         threads.into_iter().map(joined).collect()
     });
+    // Whatever happened, what is done is noted.
+    let saved = save(&state_path, &state);
     crate::first_failure(ended)?;
+    saved?;
     let unreadable = unreadable.into_inner();
     check_read(unreadable.map_err(|_| Error::failed("a thread panicked"))?, count)?;
     if !state.placing {

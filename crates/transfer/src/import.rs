@@ -161,6 +161,7 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     let client = here.block_on(Client::connect(&import.target, stop))?;
     let families = here.block_on(client.families(&mut patience))?;
     let found = Journal::find(state_path, &asked, import.earlier)?;
+    found.check_rejected()?;
     if import.earlier == Earlier::Resume && !found.is_resumed() {
         crate::tell_of_no_state(bar, &import.state, "import");
     }

@@ -145,9 +145,33 @@ pub struct Journal {
     /// Of the file of the rejected, where no caller has it: in a dry run, from the first record that is set aside, or from the
     /// start where it replaces that file.
     rejected_lock: Option<Lock>,
+    /// Records that were set aside, of all files together.
+    rejected_count: u64,
     rejected_max: u64,
-    /// When the state is to be written next.
+    pace: Pace,
+}
+
+/// When a state is to be written next.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
     due: Instant,
+}
+
+impl Pace {
+    /// From now on.
+    pub(crate) fn new() -> Self {
+        Self { due: Instant::now() + SAVE_EVERY }
+    }
+
+    /// Writes the state where it is time to.
+    pub(crate) fn save(&mut self, save: impl FnOnce() -> Result<()>) -> Result<()> {
+        let now = Instant::now();
+        if now >= self.due {
+            save()?;
+            self.due = now + (now.elapsed() * SAVE_SHARE).max(SAVE_EVERY);
+        }
+        Ok(())
+    }
 }
 
 /// What to do about a state that is there.
@@ -176,6 +200,11 @@ impl Found {
     /// Whether something of the files is dealt with already.
     pub fn has_begun(&self) -> bool {
         self.journal.files().iter().any(|file| file.records > 0)
+    }
+
+    /// An error where too many records were set aside before it goes on.
+    pub fn check_rejected(&self) -> Result<()> {
+        self.journal.check_rejected()
     }
 
     /// Whether it goes on from a state that was there.
@@ -265,10 +294,16 @@ impl Journal {
             )));
         }
         let path = path.map(Path::to_owned);
-        let due = Instant::now() + SAVE_EVERY;
-        let (rejected, rejected_max) = (None, asked.rejected_max);
-        let (rejected_lock, parts) = (None, HashMap::new());
-        let journal = Self { path, state, parts, rejected, rejected_lock, rejected_max, due };
+        let journal = Self {
+            path,
+            parts: HashMap::new(),
+            rejected: None,
+            rejected_lock: None,
+            rejected_count: state.files.iter().map(|file| file.rejected).sum(),
+            rejected_max: asked.rejected_max,
+            pace: Pace::new(),
+            state,
+        };
         let replaced = asked.replaces_rejected;
         Ok(Found { journal, resumed, discarded, replaced })
     }
@@ -333,23 +368,27 @@ impl Journal {
             file.cells += step.cells;
             file.bytes += step.bytes;
             let lines = step.rejected.chunk_by(|one, next| one.record() == next.record());
-            file.rejected += lines.count() as u64;
+            let rejected = lines.count() as u64;
+            file.rejected += rejected;
+            self.rejected_count += rejected;
             file.done = step.done;
         }
-        let now = Instant::now();
-        if now >= self.due {
-            self.save()?;
-            self.due = now + (now.elapsed() * SAVE_SHARE).max(SAVE_EVERY);
+        let mut pace = self.pace;
+        pace.save(|| self.save())?;
+        self.pace = pace;
+        self.check_rejected()
+    }
+
+    /// An error where too many records were set aside.
+    fn check_rejected(&self) -> Result<()> {
+        if self.rejected_count <= self.rejected_max {
+            return Ok(());
         }
-        let rejected: u64 = self.state.files.iter().map(|file| file.rejected).sum();
-        if rejected > self.rejected_max {
-            return Err(Error::failed(format!(
-                "more than {} records were rejected (--max-rejected); see {}",
-                self.rejected_max,
-                self.state.rejected_path.display()
-            )));
-        }
-        Ok(())
+        Err(Error::failed(format!(
+            "more than {} records were rejected (--max-rejected); see {}",
+            self.rejected_max,
+            self.state.rejected_path.display()
+        )))
     }
 
     /// Writes the state.
@@ -361,8 +400,9 @@ impl Journal {
         files::replace(path, &text)
     }
 
-    /// Removes the state: everything is dealt with.
+    /// Removes the state: everything is dealt with. An error where too many records were set aside, and then it stays.
     pub fn finish(&self) -> Result<()> {
+        self.check_rejected()?;
         self.path.as_deref().map_or(Ok(()), files::remove)
     }
 }
@@ -384,8 +424,9 @@ pub(crate) fn fuzz(data: &[u8]) {
         parts: HashMap::new(),
         rejected: None,
         rejected_lock: None,
+        rejected_count: 0,
         rejected_max: 0,
-        due: Instant::now() + SAVE_EVERY,
+        pace: Pace::new(),
     };
     for index in 0..journal.files().len() {
         for under_way in [true, false] {
@@ -485,6 +526,16 @@ mod tests {
             now_micros: i64,
             earlier: Earlier,
         ) -> Result<Journal> {
+            self.find(server, table, now_micros, earlier)?.begin(None)
+        }
+
+        fn find(
+            &self,
+            server: &str,
+            table: &str,
+            now_micros: i64,
+            earlier: Earlier,
+        ) -> Result<Found> {
             let csv = csv::Options { now_micros, ..csv::Options::default() };
             let read = &ReadOptions { format: None, csv };
             let (state, rejected_path) = (self.at("state"), &self.at("rejected"));
@@ -499,7 +550,7 @@ mod tests {
                 replaces_rejected,
                 rejected_max,
             };
-            Journal::find(Some(&state), &asked, earlier)?.begin(None)
+            Journal::find(Some(&state), &asked, earlier)
         }
 
         fn lines(&self) -> usize {
@@ -672,5 +723,11 @@ mod tests {
         journal.step(0, reject(3)).unwrap();
         assert!(journal.step(0, reject(1)).unwrap_err().to_string().contains("--max-rejected"));
         assert_eq!(place.lines(), 4);
+        // Also where that was the last of it.
+        assert!(journal.finish().unwrap_err().to_string().contains("--max-rejected"));
+        journal.save().unwrap();
+        drop(journal);
+        let found = place.find("s", "t", 7, Earlier::Resume).unwrap();
+        assert!(found.check_rejected().unwrap_err().to_string().contains("--max-rejected"));
     }
 }

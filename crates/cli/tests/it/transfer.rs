@@ -339,6 +339,8 @@ fn a_directory_goes_on_although_the_progress_is_kept_in_it_and_what_was_set_asid
     place.write("in/mixed.csv", ",f\n,a\nr1,v,w\nr2,v\n");
     let (code, text) = run(&["in", "--max-rejected=0"]);
     assert!(code == 1 && text.contains("--max-rejected"), "{text}");
+    let (code, text) = run(&["in", "--resume", "--max-rejected=0"]);
+    assert!(code == 1 && text.contains("--max-rejected"), "{text}");
     let (code, text) = run(&["in", "--resume"]);
     assert!(code == 3 && text.contains("imported 2 rows"), "{text}");
     assert!(text.contains("from 2 files"), "{text}");
