@@ -129,6 +129,9 @@ fn run(args: &Args, progress: Progress) -> Result<usize> {
     if args.rounds == 0 {
         return Err(Error::failed("0 rounds measure nothing"));
     }
+    if !(args.seconds.is_finite() && args.seconds > 0.0) {
+        return Err(Error::failed(format!("{} seconds measure nothing", args.seconds)));
+    }
     let files = Files::new(args.json.as_deref(), args.markdown.as_deref())?;
     std::fs::create_dir_all(&args.dir).map_err(|e| failed(&args.dir, &e))?;
     let dir = args.dir.canonicalize().map_err(|e| failed(&args.dir, &e))?;

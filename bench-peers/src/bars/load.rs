@@ -48,10 +48,11 @@ impl Way {
 }
 
 /// RocksDB, with a log that is not synced: nothing is gained by files that are written again.
-const PLAIN: Writing = Writing { pipelined: false, recycled: false, deep_level_zero: false };
+const PLAIN: Writing =
+    Writing { pipelined: false, recycled: false, deep_level_zero: false, many_jobs: false };
 
 /// All of them, with their names in the report. Of RocksDB's ways the fastest is compared with.
-const WAYS: [(&str, Way); 5] = [
+const WAYS: [(&str, Way); 6] = [
     ("Tepui", Way::Tepui(CompactionStyle::Leveled)),
     ("Tepui tiered", Way::Tepui(CompactionStyle::Tiered)),
     ("RocksDB leveled, pipelined", Way::Rocks(Writing { pipelined: true, ..PLAIN })),
@@ -59,6 +60,10 @@ const WAYS: [(&str, Way); 5] = [
     (
         "RocksDB leveled, pipelined, with a deep level 0",
         Way::Rocks(Writing { pipelined: true, deep_level_zero: true, ..PLAIN }),
+    ),
+    (
+        "RocksDB leveled, pipelined, with more jobs than processors",
+        Way::Rocks(Writing { pipelined: true, many_jobs: true, ..PLAIN }),
     ),
 ];
 

@@ -34,6 +34,10 @@ const BACKGROUND_JOBS: i32 = 2;
 /// Where writes are measured: a flush, and compactions on both processors, as Tepui has. Of two jobs RocksDB would
 /// give compactions one.
 const WRITING_JOBS: i32 = 3;
+/// Where a job is to go on while another one waits for the disk, which it does for each buffer that it writes.
+const MANY_JOBS: i32 = 8;
+/// Threads of one compaction then.
+const MANY_SUBCOMPACTIONS: u32 = 4;
 
 #[cfg(not(feature = "newest"))]
 /// Newest format of RocksDB 7.8.
@@ -73,11 +77,13 @@ pub struct Writing {
     /// Writes are slowed down, and stopped, where Tepui refuses some of them, and all; else at RocksDB's defaults, which are
     /// less deep.
     pub deep_level_zero: bool,
+    /// There are more jobs, and threads of a compaction, than processors.
+    pub many_jobs: bool,
 }
 
 impl Default for Writing {
     fn default() -> Self {
-        Self { pipelined: true, recycled: true, deep_level_zero: false }
+        Self { pipelined: true, recycled: true, deep_level_zero: false, many_jobs: false }
     }
 }
 
@@ -219,6 +225,10 @@ impl Settings {
             options.set_allow_concurrent_memtable_write(true);
             options.set_max_write_buffer_number(WRITE_BUFFERS);
             options.set_max_background_jobs(WRITING_JOBS);
+            if writing.many_jobs {
+                options.set_max_background_jobs(MANY_JOBS);
+                options.set_max_subcompactions(MANY_SUBCOMPACTIONS);
+            }
             if writing.deep_level_zero {
                 let (slowdown, stop) = DEEP_LEVEL_ZERO;
                 options.set_level_zero_slowdown_writes_trigger(slowdown);

@@ -30,7 +30,7 @@ use crate::manifest::{
 use crate::memtable::MemtableMemory;
 use crate::offline::{CatalogReader, of_other_user};
 use crate::sst::IndexMemory;
-use crate::store::SstStore;
+use crate::store::{SstFile, SstStore};
 use crate::tablet::{Replay, Tablet, TabletId, TabletStats};
 
 use crate::options::JOB_BYTES;
@@ -297,7 +297,7 @@ impl Engine {
             })
             .collect();
         let end = || {
-            check_versions(tablets.values())?;
+            check_files(tablets.values())?;
             backups.check_versions(&core.store)?;
             core.changes.keep_list(&core)?;
             // A start that is refused has removed nothing: what nothing names may be all that is left of what is damaged.
@@ -707,11 +707,19 @@ fn open_manifests(
 }
 
 /// `InvalidArgument` where a newer version wrote an SST of these tablets, or a value file. To be served without it would be to miss its
-/// rows, and to call for a repair.
-fn check_versions<'a>(tablets: impl Iterator<Item = &'a Arc<Tablet>>) -> Result<()> {
+/// rows, and to call for a repair. `Exhausted` where one was not opened for want of something that there may be again: an SST is opened at
+/// a start and not again.
+fn check_files<'a>(tablets: impl Iterator<Item = &'a Arc<Tablet>>) -> Result<()> {
     for tablet in tablets {
-        if let Some(error) = tablet.hold().files.values().find_map(|file| file.newer_version()) {
+        let files = &tablet.hold().files;
+        if let Some(error) = files.values().find_map(|file| file.newer_version()) {
             return Err(error);
+        }
+        let not_opened = |file: &Arc<SstFile>| file.open_error().filter(Error::is_shortage);
+        if let Some(error) = files.values().find_map(not_opened) {
+            return Err(error.context(
+                "an SST cannot be opened now; start again, with a higher limit of open files (LimitNOFILE, ulimit -n) if that is what it lacks",
+            ));
         }
     }
     Ok(())

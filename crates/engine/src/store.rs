@@ -320,7 +320,7 @@ impl SstFile {
     }
 
     /// Why it is not open, if it is not.
-    fn open_error(&self) -> Option<Error> {
+    pub(crate) fn open_error(&self) -> Option<Error> {
         self.reader.as_ref().err().cloned()
     }
 

@@ -226,7 +226,7 @@ fn asked(
     let retention = record.change_stream_retention().unwrap_or_default();
     let retention = i64::try_from(retention.as_micros()).unwrap_or(i64::MAX);
     let since = record.change_stream_since;
-    let oldest = expires.saturating_sub(retention).max(commit_micros(since));
+    let oldest = oldest(expires.saturating_sub(retention), since, now);
     let too_old = |what: &str| {
         Err(Error::out_of_range(format!(
             "{what} is before what the change stream has: it begins at {oldest} microseconds since 1970"
@@ -265,6 +265,12 @@ fn asked(
     let end = end.map(|end| position_before(end.saturating_add(1_000)));
     let heartbeat = heartbeat(request.heartbeat_duration.as_ref())?;
     Ok(Asked { partition, positions, end, heartbeat })
+}
+
+/// The first time at which a stream may begin, of one that was enabled at `since`. By a clock that was ahead then that is yet to come: what is
+/// written by now is behind it all the same, since sequences do not go back.
+fn oldest(kept_micros: i64, since: Seq, now: i64) -> i64 {
+    kept_micros.max(commit_micros(since).min(now))
 }
 
 /// A time as microseconds since 1970.
@@ -614,6 +620,15 @@ mod tests {
         other.taken();
         drop(taken);
         drop(waits.await.unwrap());
+    }
+
+    #[test]
+    fn a_stream_that_was_enabled_by_a_clock_that_was_ahead_may_begin_now() {
+        let (now, hour) = (1_767_225_600_000_000, 3_600_000_000);
+        let since = |micros| position_before(micros) + 1;
+        assert_eq!(oldest(now - hour, since(now + hour), now), now);
+        assert_eq!(oldest(now - 2 * hour, since(now - hour), now), now - hour);
+        assert_eq!(oldest(now - hour, since(now - 2 * hour), now), now - hour);
     }
 
     #[test]

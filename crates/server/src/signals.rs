@@ -100,12 +100,17 @@ impl Incoming {
         }
     }
 
-    /// Resolves at a further signal to stop after the first, if there was one. One like it that comes at once is the same again.
+    /// Resolves at a further signal to stop after the first; where the server stops by itself, that is the first to come. One like it that
+    /// comes at once is the same again.
     async fn stop_again(&mut self, first: Option<Told>) {
+        let first = match first {
+            Some(first) => first,
+            None => self.stop().await,
+        };
         let begun = Instant::now();
         loop {
             let told = self.stop().await;
-            if Some(told) != first || begun.elapsed() >= SAME_SIGNAL {
+            if told != first || begun.elapsed() >= SAME_SIGNAL {
                 return;
             }
         }

@@ -466,6 +466,24 @@ fn files_stay_that_a_backup_may_keep_whose_list_is_lost() {
 }
 
 #[test]
+fn a_start_that_lacks_open_files_for_an_sst_is_refused_and_the_next_serves_all_rows() {
+    let rig = open(Arc::new(MemoryFiles::new()), &[]);
+    rig.write(0..ROWS, 0);
+    block_on(rig.tablet.flush()).unwrap();
+    rig.engine.close().unwrap();
+    let Rig { disk, clock, engine, tablet, .. } = rig;
+    drop((engine, tablet));
+    let faults = FaultFiles::new(Arc::clone(&disk) as Arc<dyn Files>);
+    let none_left = Fault::new(FaultOp::Open).on_path("/data/sst/").kind(ErrorKind::Exhausted);
+    faults.inject(none_left);
+    let environment = env(Arc::new(faults), clock, 2);
+    let error = Engine::open(environment, Path::new("/data"), options()).map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
+    assert!(error.message().contains("LimitNOFILE"), "{error}");
+    open(disk, &[]).assert_reads(0..ROWS, 0);
+}
+
+#[test]
 fn a_tablet_that_cannot_be_created_leaves_nothing_of_it() {
     let rig = open(Arc::new(MemoryFiles::new()), &[]);
     let dirs = || rig.disk.list(Path::new("/data/tablets")).unwrap();

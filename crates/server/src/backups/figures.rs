@@ -102,7 +102,10 @@ impl Backups {
     /// The same without a look at their lists of files.
     pub(super) fn count_entries(&self) {
         let counting = self.figures.counting.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut newest: HashMap<u64, i64> = HashMap::new();
+        let now = self.env.clock.now_micros();
+        // Whether it is of the past, and when it was made. One that a clock made which was ahead is as old as it is far from now, and counts where
+        // there is no other.
+        let mut newest: HashMap<u64, (bool, i64)> = HashMap::new();
         let (mut ready, mut creating) = (0, 0);
         for (_, stored) in self.resources.list::<BackupRecord>("", None, usize::MAX) {
             let record = &stored.value;
@@ -115,6 +118,7 @@ impl Backups {
                 (record.automated, record.table_incarnation(), &record.shown)
             {
                 let made = shown.start_time.as_ref().map_or(0, times::micros);
+                let made = (made <= now, made.min(now.saturating_mul(2).saturating_sub(made)));
                 let newest = newest.entry(table).or_insert(made);
                 *newest = made.max(*newest);
             }
@@ -125,7 +129,10 @@ impl Backups {
                 && self.instances.check(names::instance_of(&record.name)).is_ok()
         });
         let oldest = with_policy
-            .map(|record| newest.get(&record.incarnation).copied().unwrap_or(record.created_micros))
+            .map(|record| {
+                let newest = newest.get(&record.incarnation).map(|(_, made)| *made);
+                newest.unwrap_or(record.created_micros.min(now))
+            })
             .min();
         let figures = &self.figures;
         figures.ready.store(ready, Ordering::Relaxed);

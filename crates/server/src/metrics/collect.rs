@@ -269,23 +269,22 @@ impl Sources {
             ("answers", self.streams.figures().bytes),
         ];
         let counted: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
-        let process = process::memory().unwrap_or_default();
-        let whole = [
-            ("program", process.mapped_bytes),
-            ("other", process.anonymous_bytes.saturating_sub(counted)),
-        ];
+        // Left out where the system does not say: 0 would be taken for a process without memory.
+        let process = process::memory();
+        let whole = process.iter().flat_map(|process| {
+            let other = process.anonymous_bytes.saturating_sub(counted);
+            [("program", process.mapped_bytes), ("other", other)]
+        });
         out.gauges(
             ("memory_bytes", "memory by what it is for"),
             parts.into_iter().chain(whole).map(|(part, bytes)| (label("part", part), bytes as f64)),
         )?;
         let budget = self.memory_bytes as f64;
         out.gauge("memory_budget_bytes", "the configured budget; 0 without one", budget)?;
-        let resident = process.resident_bytes() as f64;
-        out.gauge(
-            "resident_memory_bytes",
-            "memory of the process, as the system counts it",
-            resident,
-        )?;
+        if let Some(process) = process {
+            let help = "memory of the process, as the system counts it";
+            out.gauge("resident_memory_bytes", help, process.resident_bytes() as f64)?;
+        }
         let buffers = tepui_engine::io::buffer_bytes() as f64;
         let help = "memory for reads and writes past the page cache";
         out.gauge("io_buffer_bytes", help, buffers)

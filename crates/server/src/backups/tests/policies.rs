@@ -127,6 +127,10 @@ fn a_clock_that_was_ahead_once_does_not_end_automated_backups() {
     place.pass(DAY);
     place.swept();
     assert_eq!(made(&place), 3);
+    // Whoever watches is told where none is made any more.
+    place.pass(5 * DAY);
+    place.backups.count();
+    assert_eq!(place.backups.figures().automated_age_micros, 5 * DAY as u64);
 }
 
 #[test]
@@ -252,7 +256,7 @@ fn a_table_of_which_a_file_does_not_open_is_not_flushed_for_its_policy_again_and
     let place = with_table(Arc::new(faults.clone()));
     pollster::block_on(place.tablet(TABLE).flush()).unwrap();
     let ssts = || disk.list(Path::new("/data/sst")).unwrap().len();
-    faults.inject(Fault::new(FaultOp::Open).on_path(".sst").kind(ErrorKind::Exhausted));
+    faults.inject(Fault::new(FaultOp::Open).on_path(".sst").kind(ErrorKind::Io));
     let place = place.restart();
     let before = ssts();
     place.set_policy(Some(7));
