@@ -22,7 +22,7 @@ use crate::log::CommitPipeline;
 use crate::memtable::{Memtable, MemtableMemory};
 use crate::options::EngineOptions;
 use crate::pressure::{Behind, Pressure, Refusals};
-use crate::setbacks::Setbacks;
+use crate::setbacks::{Said, Setbacks};
 use crate::store::SstStore;
 use crate::tablet::LockedRows;
 use crate::wall_clock::WallClock;
@@ -70,6 +70,8 @@ pub(crate) struct Core {
     pub(crate) refusals: Refusals,
     /// Why flushes and compactions fail.
     pub(crate) setbacks: Setbacks,
+    pub(crate) said_of_flushes: Said,
+    pub(crate) said_of_compactions: Said,
     /// Bytes of memtables at which the housekeeper is to look which of them has to go.
     look_at_bytes: AtomicU64,
     /// Segments of the log that could not be removed, and when to try again (monotonic micros).
@@ -161,6 +163,8 @@ impl Core {
             memtables,
             refusals: Refusals::default(),
             setbacks: Setbacks::default(),
+            said_of_flushes: Said::default(),
+            said_of_compactions: Said::default(),
             look_at_bytes: AtomicU64::new(look_at_bytes),
             unremoved: Mutex::default(),
             stopping: AtomicBool::new(false),

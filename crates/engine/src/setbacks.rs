@@ -1,6 +1,8 @@
 //! Why flushes and compactions fail, tablet by tablet, for as long as they do: what health tells, and refused writes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, ErrorKind};
@@ -20,6 +22,35 @@ pub(crate) enum Work {
 /// The last failure of each, until one is done.
 #[derive(Debug, Default)]
 pub(crate) struct Setbacks(Mutex<BTreeMap<(Work, TabletId), Error>>);
+
+/// How long nothing more is said of what lacks room, open files or memory, in microseconds: there may be ten thousand tablets that meet
+/// that, each of which tries again twice a minute, and the log may be on the same disk.
+const SAID_EVERY_MICROS: u64 = 60 * 1_000_000;
+
+/// What many tablets have to say at once.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    /// When the next may say it (monotonic micros).
+    next_micros: AtomicU64,
+    left_out: AtomicU64,
+}
+
+impl Said {
+    /// Whether this failure is to be said, and how many were not since the last that was; of a shortage one a minute is.
+    pub(crate) fn of(&self, error: &Error, now: u64) -> Option<u64> {
+        if error.is_shortage() {
+            let next = self.next_micros.load(Relaxed);
+            let mine = now.saturating_add(SAID_EVERY_MICROS);
+            let is_due = now >= next
+                && self.next_micros.compare_exchange(next, mine, Relaxed, Relaxed).is_ok();
+            if !is_due {
+                self.left_out.fetch_add(1, Relaxed);
+                return None;
+            }
+        }
+        Some(self.left_out.swap(0, Relaxed))
+    }
+}
 
 impl Setbacks {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(Work, TabletId), Error>> {
@@ -72,5 +103,21 @@ impl Setbacks {
         let setbacks = self.lock();
         let failing = setbacks.iter().filter(|(_, error)| error.kind() == ErrorKind::Io);
         failing.map(|((_, tablet), _)| tablet).collect::<BTreeSet<_>>().len() > 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_failures_for_want_of_room_one_a_minute_is_said_and_all_others_are() {
+        let said = Said::default();
+        let full = Error::new(ErrorKind::NoSpace, "the disk is full");
+        let damaged = Error::new(ErrorKind::Corruption, "damaged");
+        assert_eq!(said.of(&full, 5), Some(0));
+        assert_eq!((said.of(&full, 5), said.of(&full, SAID_EVERY_MICROS)), (None, None));
+        assert_eq!(said.of(&full, SAID_EVERY_MICROS + 5), Some(2));
+        assert_eq!((said.of(&damaged, 0), said.of(&damaged, 0)), (Some(0), Some(0)));
     }
 }

@@ -78,10 +78,11 @@ impl Claim {
             // Said once, where it was found out.
             EngineMetrics::add(&tablet.core.metrics.compactions_put_off, 1);
             tracing::debug!(tablet = tablet.id.0, %error, "compaction put off");
-        } else {
-            tracing::error!(tablet = tablet.id.0, %error, "compaction failed; its files are left as they are");
         }
         let now = tablet.core.env.clock.monotonic_micros();
+        if !put_off && let Some(left_out) = tablet.core.said_of_compactions.of(error, now) {
+            tracing::error!(tablet = tablet.id.0, %error, left_out, "compaction failed; its files are left as they are");
+        }
         let until = now + FAILED_WAIT_MICROS;
         // A damaged file below keeps nobody from writing.
         let concerns_writers = of_level_zero || error.kind() != ErrorKind::Corruption;

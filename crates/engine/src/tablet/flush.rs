@@ -231,11 +231,15 @@ impl Tablet {
         retry.free_bytes = lacks_room.then(|| self.free_bytes()).flatten();
         EngineMetrics::add(&self.core.metrics.flush_retries, 1);
         self.note_setback(Work::Flush, error);
-        tracing::error!(
-            tablet = self.id.0,
-            %error,
-            "a flush failed and is tried again; writes go on until memory is full"
-        );
+        let now = self.core.env.clock.monotonic_micros();
+        if let Some(left_out) = self.core.said_of_flushes.of(error, now) {
+            tracing::error!(
+                tablet = self.id.0,
+                %error,
+                left_out,
+                "a flush failed and is tried again; writes go on until memory is full"
+            );
+        }
         // Who waits for the room that it makes is told why there is none.
         self.core.room.notify_waiters();
     }
