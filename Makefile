@@ -67,6 +67,14 @@ LEFT_OUT := $(sort $(SKIP) $(if $(findstring --only,$(ARGS))$(findstring --help,
 ifneq ($(filter-out emulator peers large-values,$(SKIP)),)
 $(error SKIP takes emulator, peers and large-values: $(SKIP))
 endif
+# Sizes of bench-read that another target would leave unread.
+SIZED := bench-read bench-backup bench-transfer
+ifneq ($(filter bench-write bench-server,$(MAKECMDGOALS)),)
+ifeq ($(filter $(SIZED),$(MAKECMDGOALS)),)
+$(foreach name,ROWS SECONDS_EACH,$(if $(filter command,$(firstword $(origin $(name)))),$(error \
+	$(name) is of bench-read: bench-write takes WRITE_ROWS, WRITE_SECONDS and ROUNDS, and bench-server ARGS='--rows N --seconds S --rounds R')))
+endif
+endif
 # For recipes that run several commands whatever came of the first: `run COMMAND` keeps the worst exit code, with which the end exits.
 IN_TURN = trap 'exit 130' INT; worst=0; run() { "$$@" || { code=$$?; ((code <= worst)) || worst=$$code; }; }
 END_WITHOUT = echo "$@: $(if $(1),left out: $(1),nothing was left out)"; exit $$worst
