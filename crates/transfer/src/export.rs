@@ -327,7 +327,7 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     bar.set_length(count as u64);
     bar.set_position(state.shards.iter().filter(|shard| shard.done.is_some()).count() as u64);
     let next = AtomicUsize::new(0);
-    let shared = Mutex::new((&mut state, Pace::new()));
+    let shared = Mutex::new((&mut state, Pace::of_files()));
     let unreadable: Mutex<Vec<(usize, Error)>> = Mutex::default();
     let work = || -> Result<()> {
         let runtime = runtime()?;
@@ -827,15 +827,18 @@ impl Part<'_> {
             bytes += row.wire_bytes();
             chunk.push(row);
             if bytes >= CHUNK_BYTES {
-                let held = room.hold(std::mem::take(&mut bytes)).await?;
+                let held = room.hold_for(std::mem::take(&mut bytes), &rows).await;
+                let Some(held) = held.transpose()? else { return Ok(()) };
                 if rows.send(Some((std::mem::take(&mut chunk), held))).await.is_err() {
                     return Ok(());
                 }
             }
         }
         // Nobody takes them where the writer has failed.
-        let _ = rows.send(Some((chunk, room.hold(bytes).await?))).await;
-        let _ = rows.send(None).await;
+        if let Some(held) = room.hold_for(bytes, &rows).await.transpose()? {
+            let _ = rows.send(Some((chunk, held))).await;
+            let _ = rows.send(None).await;
+        }
         Ok(())
     }
 

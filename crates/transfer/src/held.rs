@@ -1,9 +1,11 @@
 //! How many bytes of rows a worker has in memory between its two threads. What is queued and under way is counted in pieces as
 //! well, but one piece is anything from a few bytes to the largest row.
 
+use std::pin::pin;
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use futures::future::{Either, select};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::error::{Error, Result};
 
@@ -36,11 +38,33 @@ impl Room {
     }
 }
 
+impl Room {
+    /// The same for what goes into a queue, as long as somebody takes from that: `None` once nobody does. What lies in it then is never
+    /// given back.
+    pub async fn hold_for<T>(&self, bytes: usize, queue: &mpsc::Sender<T>) -> Option<Result<Held>> {
+        match select(pin!(self.hold(bytes)), pin!(queue.closed())).await {
+            Either::Left((held, _)) => Some(held),
+            Either::Right(_) => None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use futures::FutureExt as _;
 
     use super::*;
+
+    #[test]
+    fn nobody_waits_for_what_lies_in_a_queue_that_nobody_takes_from() {
+        let (queue, taker) = mpsc::channel::<Held>(1);
+        let room = Room::new();
+        let all = HELD_BYTES_MAX as usize;
+        let _lost = room.hold(all).now_or_never().unwrap().unwrap();
+        assert!(room.hold_for(1, &queue).now_or_never().is_none());
+        drop(taker);
+        assert!(room.hold_for(1, &queue).now_or_never().unwrap().is_none());
+    }
 
     #[test]
     fn what_does_not_fit_waits_and_what_never_fits_goes_alone() {

@@ -398,7 +398,8 @@ impl Shared<'_> {
             self.stop.check()?;
             let Some(batch) = source.next_batch()? else { return Ok(()) };
             // Whoever has the other batches drops them, also where writing one has failed.
-            let held = runtime.handle().block_on(room.hold(batch.bytes))?;
+            let held = runtime.handle().block_on(room.hold_for(batch.bytes, batches));
+            let Some(held) = held.transpose()? else { return Ok(()) };
             if batches.blocking_send((batch, held)).is_err() {
                 // Who writes has failed, and says why.
                 return Ok(());

@@ -19,6 +19,8 @@ use crate::format::rejected::Line;
 
 /// How often the state is written: what a crash costs in repeated work, against a sync of a small file.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
+/// What a state may take to be written after each step where steps are few. More would have files wait for it that end together.
+const FREE: Duration = Duration::from_millis(100);
 /// The part of the time that saving may take: the state of a hundred thousand files takes a while to write.
 const SAVE_SHARE: u32 = 20;
 /// Text of rejected records that is in memory at once, but for a longer line: as much as one line has at most, unless it is of
@@ -155,12 +157,18 @@ pub struct Journal {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     due: Instant,
+    every: Duration,
 }
 
 impl Pace {
     /// From now on.
     pub(crate) fn new() -> Self {
-        Self { due: Instant::now() + SAVE_EVERY }
+        Self { due: Instant::now() + SAVE_EVERY, every: SAVE_EVERY }
+    }
+
+    /// For steps of which each is minutes of work, and may be the last one for as long: only what takes long is put off.
+    pub(crate) fn of_files() -> Self {
+        Self { due: Instant::now(), every: Duration::ZERO }
     }
 
     /// Writes the state where it is time to.
@@ -168,7 +176,9 @@ impl Pace {
         let now = Instant::now();
         if now >= self.due {
             save()?;
-            self.due = now + (now.elapsed() * SAVE_SHARE).max(SAVE_EVERY);
+            let took = now.elapsed();
+            let is_free = self.every.is_zero() && took <= FREE;
+            self.due = now + if is_free { took } else { (took * SAVE_SHARE).max(self.every) };
         }
         Ok(())
     }

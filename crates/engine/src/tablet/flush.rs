@@ -230,6 +230,7 @@ impl Tablet {
         let lacks_room = error.kind() == ErrorKind::NoSpace;
         retry.free_bytes = lacks_room.then(|| self.free_bytes()).flatten();
         EngineMetrics::add(&self.core.metrics.flush_retries, 1);
+        self.flush_retries.fetch_add(1, Ordering::Relaxed);
         self.note_setback(Work::Flush, error);
         let now = self.core.env.clock.monotonic_micros();
         if let Some(left_out) = self.core.said_of_flushes.of(error, now) {

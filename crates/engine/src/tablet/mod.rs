@@ -127,6 +127,8 @@ pub struct Tablet {
     manifest: Mutex<TabletManifest>,
     flushing: Mutex<flush::Retry>,
     moments: moments::Moments,
+    /// Flushes that lacked something, or did not read back, and are tried again.
+    flush_retries: AtomicU64,
     picks: Mutex<Picks>,
     jobs: Mutex<Jobs>,
     last_write_micros: AtomicU64,
@@ -246,6 +248,7 @@ impl Tablet {
             manifest: Mutex::new(manifest),
             flushing: Mutex::default(),
             moments: moments::Moments::default(),
+            flush_retries: AtomicU64::new(0),
             picks: Mutex::default(),
             jobs: Mutex::default(),
             last_write_micros: AtomicU64::new(0),

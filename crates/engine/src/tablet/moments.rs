@@ -96,11 +96,11 @@ impl Moment {
         moments
     }
 
-    /// The same once all of it is in files. Where a flush meanwhile lacks room, which what is held may be keeping, nothing is held while that
+    /// The same once all of it is in files. Where one of their flushes meanwhile lacks room, which what is held may be keeping, nothing is held while that
     /// is waited for, and the moment is a later one.
     pub(crate) async fn in_files(tablets: &[Arc<Tablet>]) -> Result<Vec<Self>> {
         loop {
-            let retries = || tablets.first().map(|t| t.core.metrics.flush_retries.load(Relaxed));
+            let retries = || tablets.iter().map(|t| t.flush_retries.load(Relaxed)).sum::<u64>();
             let before = retries();
             let moments = Self::of_all(tablets);
             for moment in &moments {

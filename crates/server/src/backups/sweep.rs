@@ -148,7 +148,7 @@ impl Backups {
             if made.is_near(&cluster, table, frequency) {
                 continue;
             }
-            let name = format!("{cluster}/backups/{}", automated_id(table, now));
+            let name = names::new_backup(&cluster, &automated_id(table, now))?;
             let shown = admin::Backup {
                 source_table: table.name.clone(),
                 expire_time: Some(times::timestamp(now.saturating_add(retention))),
