@@ -634,7 +634,7 @@ fn a_table_of_which_a_file_is_missing_or_cannot_be_opened_is_not_backed_up_and_t
         if is_missing {
             disk.remove(&dir.join(&name)).unwrap();
         } else {
-            faults.inject(Fault::new(FaultOp::Open).on_path(&*name).kind(ErrorKind::Exhausted));
+            faults.inject(Fault::new(FaultOp::Open).on_path(&*name).kind(ErrorKind::Io));
         }
         let engine = open(Arc::new(faults), 2);
         engine.retain_backups(&[backup]).unwrap();
