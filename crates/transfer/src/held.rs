@@ -31,14 +31,12 @@ impl Room {
 
     /// Waits until a piece of so many bytes fits; one that is larger than all there is, until nothing else is held. Those that wait
     /// have their turns in order.
-    pub async fn hold(&self, bytes: usize) -> Result<Held> {
+    async fn hold(&self, bytes: usize) -> Result<Held> {
         let part = u32::try_from(bytes).unwrap_or(u32::MAX).min(HELD_BYTES_MAX);
         let permit = Arc::clone(&self.0).acquire_many_owned(part).await;
         permit.map(|permit| Held { _permit: permit }).map_err(|e| Error::failed(e.to_string()))
     }
-}
 
-impl Room {
     /// The same for what goes into a queue, as long as somebody takes from that: `None` once nobody does. What lies in it then is never
     /// given back.
     pub async fn hold_for<T>(&self, bytes: usize, queue: &mpsc::Sender<T>) -> Option<Result<Held>> {

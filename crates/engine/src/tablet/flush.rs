@@ -72,9 +72,9 @@ impl Tablet {
         self.core.bell.ring();
         let is_done = || {
             let view = self.view.load();
-            !target
+            target
                 .as_ref()
-                .is_some_and(|target| view.waiting.iter().any(|m| Arc::ptr_eq(m, target)))
+                .is_none_or(|target| !view.waiting.iter().any(|m| Arc::ptr_eq(m, target)))
         };
         self.until_flushed(is_done).await
     }

@@ -90,7 +90,7 @@ impl Moment {
         });
         let moments = moments.collect();
         drop(writers);
-        for tablet in tablets {
+        if let Some(tablet) = tablets.first() {
             tablet.core.bell.ring();
         }
         moments

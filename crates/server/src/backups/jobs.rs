@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
 use prost::Message as _;
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_engine::backup::Backup;
@@ -199,7 +198,6 @@ impl Backups {
         }
         let table = now.map_or(table, |now| now.record.clone());
         let end_time = Some(times::timestamp(self.env.clock.now_micros()));
-        let encoded = Bytes::from(table.encode_to_vec());
         let ready = self.resources.update::<BackupRecord>(name, |record| {
             if record.incarnation != incarnation {
                 return Err(gone());
@@ -207,7 +205,7 @@ impl Backups {
             handle.check_cancelled()?;
             let shown = record.shown();
             record.engine_id = Some(made.id().0);
-            record.table = encoded.clone();
+            record.table = table.encode_to_vec().into();
             record.shown = Some(admin::Backup {
                 state: State::Ready.into(),
                 end_time,

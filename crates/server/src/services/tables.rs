@@ -265,8 +265,8 @@ impl TableAdminService {
         request: Request<admin::DropRowRangeRequest>,
     ) -> Result<Response<()>, Status> {
         let request = request.into_inner();
-        self.served(&request.name).map_err(|error| from_error(&error))?;
-        let table = self.tables.table(&request.name).map_err(|error| from_error(&error))?;
+        let entry = self.served(&request.name).map_err(|error| from_error(&error))?;
+        let table = &entry.table;
         let drops = match to_drop(request.target.as_ref())? {
             ToDrop::Nothing => Ok(Vec::new()),
             ToDrop::Prefix(prefix) => table.drops(Some(prefix)),
