@@ -101,7 +101,7 @@ pub struct EngineMetrics {
     pub value_moved_bytes: AtomicU64,
     /// Flushes done.
     pub flushes: AtomicU64,
-    /// Flushes that failed and are tried again.
+    /// Flushes that failed and are tried again: for want of room, open files or memory, or since a new file did not read back.
     pub flush_retries: AtomicU64,
     /// Compactions done.
     pub compactions: AtomicU64,

@@ -62,12 +62,31 @@ impl Setbacks {
     }
 
     pub(crate) fn done(&self, work: Work, tablet: TabletId) {
-        self.lock().remove(&(work, tablet));
+        self.end(|of| *of == (work, tablet));
     }
 
     /// The tablet is no more.
     pub(crate) fn forget(&self, tablet: TabletId) {
-        self.lock().retain(|(_, of), _| *of != tablet);
+        self.end(|(_, of)| *of == tablet);
+    }
+
+    fn end(&self, is_over: impl Fn(&(Work, TabletId)) -> bool) {
+        if self.ends_shortage(is_over) {
+            tracing::info!("flushes and compactions lack no room, open files or memory any more");
+        }
+    }
+
+    /// Takes work for done; whether it was the last that lacked something. A damaged file goes on failing, and is no reason to
+    /// keep the end of a shortage back.
+    fn ends_shortage(&self, is_over: impl Fn(&(Work, TabletId)) -> bool) -> bool {
+        let mut setbacks = self.lock();
+        let mut lacked = false;
+        setbacks.retain(|of, error| {
+            let is_over = is_over(of);
+            lacked |= is_over && error.is_shortage();
+            !is_over
+        });
+        lacked && !setbacks.values().any(Error::is_shortage)
     }
 
     /// The tablets that have one.
@@ -109,6 +128,22 @@ impl Setbacks {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_of_a_shortage_is_said_once_and_beside_damage() {
+        let (setbacks, [one, other]) = (Setbacks::default(), [TabletId(1), TabletId(2)]);
+        let full = Error::new(ErrorKind::NoSpace, "the disk is full");
+        let damaged = Error::new(ErrorKind::Corruption, "damaged");
+        let ends = |work, tablet| setbacks.ends_shortage(|of| *of == (work, tablet));
+        assert!(!ends(Work::Flush, one), "nothing was lacking");
+        setbacks.failed(Work::Below, one, &damaged);
+        setbacks.failed(Work::Flush, one, &full);
+        setbacks.failed(Work::LevelZero, other, &full);
+        assert!(!ends(Work::Flush, one), "another tablet's compaction lacks room still");
+        assert!(ends(Work::LevelZero, other));
+        assert!(!ends(Work::LevelZero, other), "it was said");
+        assert!(!ends(Work::Below, one), "damage is no shortage");
+    }
 
     #[test]
     fn of_many_failures_for_want_of_room_one_a_minute_is_said_and_all_others_are() {

@@ -103,6 +103,9 @@ impl Chores {
                     let now = self.sources.engine.health();
                     // Figures in the reason may differ from try to try.
                     if !told.is_like(&now) {
+                        if let (Health::Held { .. }, Health::Serving) = (&told, &now) {
+                            tracing::info!("the engine takes writes again");
+                        }
                         tell(&self.health, &now).await;
                         told = now;
                     }

@@ -325,8 +325,7 @@ impl Sources {
         let metrics = self.engine.metrics();
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         out.counter("flushes", "memtables written to files", get(&metrics.flushes))?;
-        let help =
-            "flushes that failed for want of room, open files or memory, and are tried again";
+        let help = "flushes that failed and are tried again: for want of room, open files or memory, or since a new file did not read back";
         out.counter("flush_retries", help, get(&metrics.flush_retries))?;
         out.counter("flush_written_bytes", "bytes that flushes wrote", get(&metrics.flush_bytes))?;
         out.counter("compactions", "compactions done", get(&metrics.compactions))?;

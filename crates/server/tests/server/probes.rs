@@ -242,15 +242,17 @@ async fn metrics_tell_what_a_server_did_and_every_name_is_documented() {
     assert!(sample(&metrics, "tepui_log_written_bytes_total") > 20 * 10);
     assert!(metrics.ends_with("# EOF\n"));
     let documented = include_str!("../../../../docs/operations.md");
-    let names = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE "));
-    for (name, kind) in names.map(|line| line.split_once(' ').unwrap()) {
+    let documented_kind = |name: &str| {
         let row = documented.lines().find(|line| {
             let first = line.strip_prefix("| ").and_then(|row| row.split(" | ").next());
             first.is_some_and(|first| first.contains(&format!("`{name}`")))
         });
         let row = row.unwrap_or_else(|| panic!("{name} is not in docs/operations.md"));
-        let told = row.split(" | ").nth(1).unwrap();
-        assert_eq!(told, kind, "the type of {name} in docs/operations.md");
+        row.split(" | ").nth(1).unwrap()
+    };
+    let names = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    for (name, kind) in names.map(|line| line.split_once(' ').unwrap()) {
+        assert_eq!(documented_kind(name), kind, "the type of {name} in docs/operations.md");
         if kind == "histogram" {
             let ends = bucket_ends(&metrics, name);
             assert!(
@@ -258,6 +260,14 @@ async fn metrics_tell_what_a_server_did_and_every_name_is_documented() {
                 "{ends}"
             );
         }
+    }
+    // Some are there only once they have something to tell, so that the documentation says what there is.
+    let alerts = include_str!("../../../../examples/deploy/alerts.yml");
+    let is_named = |c: char| c.is_ascii_lowercase() || c == '_';
+    for used in alerts.split(|c| !is_named(c)).filter(|word| word.starts_with("tepui_")) {
+        let name = used.strip_suffix("_total").unwrap_or(used);
+        let is_counter = documented_kind(name) == "counter";
+        assert_eq!(is_counter, used.ends_with("_total"), "{used} of the alerts");
     }
     assert!(sample(&metrics, "tepui_catalog_bytes") > 0);
     assert_eq!(sample(&metrics, "tepui_catalog_bytes_max"), 248 << 20);
