@@ -29,7 +29,11 @@ fn text(format: u32) -> String {
 pub(crate) fn check_or_create(env: &Env, layout: &Layout) -> Result<()> {
     let path = layout.identity();
     if !env.files.exists(&path)? {
-        if env.files.exists(&layout.log())? || env.files.exists(&layout.meta())? {
+        let files = env.files.as_ref();
+        let has_data = files.exists(&layout.log())?
+            || files.exists(&layout.meta())?
+            || layout.first_data(files)?.is_some();
+        if has_data {
             return Err(Error::corruption(
                 path.display(),
                 0,

@@ -138,7 +138,10 @@ impl SstStore {
         let path = self.layout.sst(id);
         let (files, cache) = (self.env.files.as_ref(), Arc::clone(&self.cache));
         let opened = SstReader::open_with(files, &path, id, cache, pins);
-        if let Err(error) = &opened {
+        // What lacks open files or memory is told by whoever is refused for it, a start or a flush: there may be thousands of files.
+        if let Err(error) = opened.as_ref()
+            && !error.is_shortage()
+        {
             tracing::error!(file = %path.display(), %error, "SST cannot be opened; its rows fail");
         }
         let (reader, named) = match opened {

@@ -996,6 +996,20 @@ fn a_lost_catalog_is_not_taken_for_an_empty_one() {
 }
 
 #[test]
+fn a_copy_that_has_only_files_of_data_is_not_taken_for_a_new_directory() {
+    let (files, _) = killed();
+    for (path, _) in contents(&files) {
+        if !path.starts_with("/data/sst") {
+            files.remove(&path).unwrap();
+        }
+    }
+    for dir in ["log", "meta"] {
+        files.remove_dir(&Path::new("/data").join(dir)).unwrap();
+    }
+    assert_refused(&files, &["/data/IDENTITY", "the file is missing"]);
+}
+
+#[test]
 fn a_lost_log_is_not_taken_for_an_empty_one() {
     for dir_too in [false, true] {
         let (files, _) = killed();
