@@ -205,7 +205,7 @@ clean: ## remove what was built and fetched
 	$(CARGO) clean
 	rm -rf "$(CACHE)" fuzz/target bench-peers/target bench-peers/servers/target
 
-$(PGO_BINARY): scripts/build-pgo.sh Cargo.toml Cargo.lock $(shell find crates -path crates/bench-server -prune -o '(' -path '*/src/*.rs' -o -name Cargo.toml -o -name '*.bin' ')' -print)
+$(PGO_BINARY): scripts/build-pgo.sh Cargo.toml Cargo.lock $(shell find crates -path crates/bench-server -prune -o '(' -path '*/src/*.rs' -o -name build.rs -o -name Cargo.toml -o -name '*.bin' ')' -print)
 	CARGO="$(CARGO)" scripts/build-pgo.sh
 
 $(VENV)/.done: tests/clients/python/requirements.txt

@@ -62,7 +62,7 @@ const WAYS: [(&str, Way); 6] = [
         Way::Rocks(Writing { pipelined: true, deep_level_zero: true, ..PLAIN }),
     ),
     (
-        "RocksDB leveled, pipelined, with more jobs than processors",
+        "RocksDB leveled, pipelined, with eight jobs",
         Way::Rocks(Writing { pipelined: true, many_jobs: true, ..PLAIN }),
     ),
 ];

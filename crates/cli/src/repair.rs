@@ -1,8 +1,8 @@
 //! `tepui repair`: keeps what verifies, sets the rest aside, lists what was lost.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 
+use tepui_bench::output;
 use tepui_bigtable::error::{Error, Result};
 use tepui_engine::offline::{self, RepairOptions, RepairReport};
 use tepui_server::catalog;
@@ -37,9 +37,11 @@ pub fn run(args: &Args) -> Result<()> {
     );
     bar.finish_and_clear();
     let report = report?;
-    let mut out = std::io::stdout().lock();
-    let written = out.write_all(text(args, &report).as_bytes()).and_then(|()| out.flush());
-    written.map_err(|error| Error::internal(format!("stdout: {error}")))?;
+    let text = text(args, &report);
+    // It is done all the same, and the next repair would not know what this one lost.
+    if let Err(error) = output::show(&text) {
+        output::complain(&format!("tepui: {error}\n{}", text.trim_end()));
+    }
     if report.opens() {
         return Ok(());
     }

@@ -74,6 +74,9 @@ fn flatten(prefix: &str, table: toml::Table, depth: usize, out: &mut Vec<FileKey
             toml::Value::String(text) => Ok(text),
             toml::Value::Integer(number) => Ok(number.to_string()),
             toml::Value::Boolean(truth) => Ok(truth.to_string()),
+            toml::Value::Array(_) => {
+                Err("an array is not a value of this key: keys of several values take one string, with commas between them".to_owned())
+            }
             other => Err(format!("{} is not a value of this key", with_article(other.type_str()))),
         };
         out.push((name, text));
