@@ -766,10 +766,7 @@ impl Responder {
                 let sent = self.push_row(&key, cells, &memories)?;
                 ((sent == 0).then_some(key), sent > 0, false)
             }
-            Seen::Nothing(key) => {
-                self.stats.count_row(0, 0);
-                (Some(key), false, false)
-            }
+            Seen::Nothing(key) => (Some(key), false, false),
             Seen::Mark(key) => (Some(key), false, true),
         };
         self.passed = key;

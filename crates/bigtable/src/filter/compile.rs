@@ -2,7 +2,8 @@
 //!
 //! The messages are Bigtable's where its clients or emulator show them, and in its manner elsewhere.
 //! Where the documentation says nothing and Google's emulator accepts (timestamps that are no whole
-//! milliseconds, an offset of 0, empty patterns other than the row key's), so does this.
+//! milliseconds, an offset of 0, empty patterns other than the row key's), so does this; but for conditions without a predicate and ranges that
+//! end before they start, which nobody means.
 
 use std::ops::Bound;
 
