@@ -11,6 +11,8 @@ use tepui_engine::manifest::{MetaChange, MetaExpect};
 use tepui_engine::schema::{FamilyOptions, TabletSchema};
 use tepui_server::catalog::record::TableRecord;
 
+use crate::closed;
+
 fn env() -> Env {
     Env::inline(IoMode::Buffered)
 }
@@ -94,6 +96,11 @@ fn a_whole_directory_passes_and_a_damaged_one_is_named_repaired_and_passes() {
     let (code, out, err) = tepui(&["repair", data, "--dry-run"]);
     assert_eq!(code, 0, "{out}{err}");
     assert!(out.contains("nothing was changed") && !dir.join("lost").exists(), "{out}");
+    // A report that nobody reads on is told all the same.
+    let mut unread = crate::tepui(dir, &["repair", data, "--dry-run"]);
+    let unread = unread.stdout(closed()).output().unwrap();
+    let told = String::from_utf8_lossy(&unread.stderr);
+    assert!(unread.status.success() && told.contains("nothing was changed"), "{told}");
     assert_eq!(tepui(&["check", data]).0, 1);
 
     let (code, out, err) = tepui(&["repair", data]);
