@@ -22,6 +22,10 @@ use crate::priority::run_when_idle;
 const STALLED_STREAMS: usize = 32;
 /// Connections of stalled streams.
 const STALLED_CONNECTIONS: usize = 8;
+/// Bytes under way of a stream that is left unread, and of all of a connection's: had the latter room for a few of the former, as a connection
+/// of the other clients has, these few alone would get anything.
+const STALLED_STREAM_BYTES: u32 = 1 << 20;
+const STALLED_CONNECTION_BYTES: u32 = 1 << 30;
 /// How long streams are left unread before they are opened anew.
 const STALLED_FOR: Duration = Duration::from_secs(3);
 /// Streams that are begun and cancelled at a time.
@@ -191,8 +195,14 @@ impl Bad {
 
     /// A connection; where there is none to be had, the next attempt is made after a pause.
     async fn connect(&self) -> Connection {
+        Self::until_connected(|| self.endpoint.connect()).await
+    }
+
+    async fn until_connected<F: Future<Output = Result<Connection>>>(
+        connect: impl Fn() -> F,
+    ) -> Connection {
         loop {
-            match self.endpoint.connect().await {
+            match connect().await {
                 Ok(connection) => return connection,
                 Err(_) => tokio::time::sleep(AFTER_REFUSAL).await,
             }
@@ -209,8 +219,9 @@ impl Bad {
     }
 
     async fn do_not_read(&self) {
+        let connect = || self.endpoint.connect_with(STALLED_STREAM_BYTES, STALLED_CONNECTION_BYTES);
         loop {
-            let mut connection = self.connect().await;
+            let mut connection = Self::until_connected(connect).await;
             let mut streams = Vec::new();
             let open = async {
                 for _ in 0..STALLED_STREAMS {

@@ -196,11 +196,16 @@ pub const COLLECTED_PARTS_MAX: usize = 128;
 /// Smaller parts are copied out of what they were read with at once: what is copied is a microsecond's, and what it would hold is many times as much.
 pub const COLLECTED_PART_BYTES_MIN: usize = 4 << 10;
 
-/// How long what a request leaves to the core's helper, large values of reads and their messages, parts of what is sent, waits for it to begin:
-/// then the core does it itself, and with it what else the request has of such. The helper may lack a processor, of which it has a tenth where
+/// How long what a request leaves to the core's helper, large values of reads and their messages, parts of what is sent, waits for it to begin
+/// where it does nothing of what others left to it: then the core does it itself, and some more of what the request has of such. The helper may lack a processor, of which it has a tenth where
 /// all are in use, or copy a value of 100 MB, which is as long. With less, sixteen rows of megabytes that are read at once, each some
 /// milliseconds of its work, would be the core's again.
 pub const HELPER_PATIENCE: Duration = Duration::from_millis(100);
+
+/// How many times [`HELPER_PATIENCE`] that waits where the helper goes on with what others left to it: a second. Sixteen reads of megabytes at once, with
+/// a tenth of a processor for their helper, are that long; where the core took them over instead, all else that it serves would wait for
+/// the copying.
+pub const HELPER_PATIENCES_MAX: u32 = 10;
 
 /// Bytes of a request that counts as small: it has a part of the budget of requests of its own, so that it does not
 /// wait behind large ones. A mutation of a row or a read; a bulk is none.
@@ -292,6 +297,11 @@ pub const RELIEF_INTERVAL: Duration = Duration::from_millis(250);
 /// The part of the budget of answers that one connection may hold: an eighth. Larger, and a few clients that do not
 /// read hold all of it; smaller, and a client with one connection cannot scan in parallel.
 pub const ANSWERS_PER_CONNECTION_PART: u32 = 8;
+
+/// How many times what a connection has of the budget of answers it leaves to others when it takes more. Four connections may have all of their part;
+/// each one after these has a fifth of what is left, so that another that has nothing finds room, until there are some thirty of them. With less, a dozen
+/// clients that do not read have all of it, and everybody waits until they are closed; with more, clients that do read share less than half.
+pub const ANSWERS_LEFT_TO_OTHERS: u64 = 4;
 
 /// The part of the budget of answers that one message is charged for, where it is larger than what its connection may hold: a half. A row of up to
 /// 256 MB may be most of the budget, or more than it. Larger, and a client that takes such a row slowly keeps all others from reading meanwhile; smaller,

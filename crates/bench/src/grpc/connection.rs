@@ -216,6 +216,11 @@ impl Endpoint {
 
     /// Opens a connection, which is driven by the runtime that this is called on.
     pub async fn connect(&self) -> Result<Connection> {
+        self.connect_with(WINDOW_BYTES, WINDOW_BYTES).await
+    }
+
+    /// The same with so many bytes under way in each answer, and in all of them together.
+    pub async fn connect_with(&self, answer_bytes: u32, all_bytes: u32) -> Result<Connection> {
         let failed = |error: &dyn std::fmt::Display| {
             Error::failed(format!("cannot connect to {}: {error}", self.authority))
         };
@@ -223,8 +228,8 @@ impl Endpoint {
         let stream = tokio::net::TcpStream::connect(address).await.map_err(|e| failed(&e))?;
         stream.set_nodelay(true).map_err(|e| failed(&e))?;
         let (sender, connection) = Builder::new()
-            .initial_window_size(WINDOW_BYTES)
-            .initial_connection_window_size(WINDOW_BYTES)
+            .initial_window_size(answer_bytes)
+            .initial_connection_window_size(all_bytes)
             .enable_push(false)
             .handshake(stream)
             .await

@@ -29,12 +29,14 @@ use crate::runtime::{Signal, given};
 #[derive(Debug)]
 pub struct Connection {
     /// What they are charged to.
-    streams: Arc<Streams>,
+    pub(super) streams: Arc<Streams>,
     /// Bytes of answers of it that were made, for which there was no room, and that its client has not taken; and how many there may be.
     pub(super) uncovered: AtomicU64,
     pub(super) share_bytes: u64,
     /// What its answers may still take of the budget.
     pub(super) answers: Arc<Semaphore>,
+    /// Units that they have taken by now.
+    pub(super) charged: AtomicU64,
     /// What each of them is expected to begin with, and whose turn it is to try with less.
     pub(super) expected: Expected,
     pub(super) turn: Arc<Semaphore>,
@@ -54,6 +56,7 @@ impl Connection {
             share_bytes,
             streams,
             answers: Arc::new(Semaphore::new(answer_units as usize)),
+            charged: AtomicU64::new(0),
             expected: Expected::first(share_bytes),
             turn: Arc::new(Semaphore::new(1)),
             requests_waiting: AtomicU64::new(0),

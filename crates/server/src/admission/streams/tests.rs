@@ -71,6 +71,37 @@ async fn one_connection_holds_a_part_of_the_budget_and_others_go_on() {
     assert_eq!(streams.figures(), StreamFigures::default());
 }
 
+#[tokio::test(start_paused = true)]
+async fn however_many_connections_leave_answers_unread_another_finds_room() {
+    const CONNECTIONS: usize = 40;
+    let streams = Arc::new(Streams::new(64 << 20));
+    let greedy: Vec<_> = (0..CONNECTIONS).map(|_| streams.connection()).collect();
+    let take = |connection: &Arc<Connection>| {
+        let mut answer = streams.answer(Hold::new(None, Arc::clone(connection), None));
+        answer.make_room().now_or_never()?.unwrap();
+        answer.cover(256 << 10).now_or_never()?.unwrap();
+        Some(answer)
+    };
+    let take_all = || greedy.iter().cycle().map_while(take);
+    let mut held: Vec<_> = take_all().collect();
+    assert!(held.len() > CONNECTIONS, "each has several");
+    let mut other = streams.answer(Hold::default());
+    assert!(other.has_room(), "for all that it expects");
+    drop(other);
+    // Of those who have some, one goes on when others have read theirs, and is refused in the end where nobody does.
+    let waits = |connection: &Arc<Connection>| {
+        let mut answer = streams.answer(Hold::new(None, Arc::clone(connection), None));
+        async move { answer.make_room().await.map(|()| answer) }
+    };
+    let mut goes_on = Box::pin(waits(&greedy[0]));
+    assert!(goes_on.as_mut().now_or_never().is_none());
+    held.truncate(CONNECTIONS);
+    assert!(goes_on.as_mut().now_or_never().expect("there is room").is_ok());
+    held.extend(take_all());
+    let refused = waits(&greedy[0]).await.map(|_| ()).unwrap_err();
+    assert_eq!(refused.kind(), Code::ResourceExhausted, "{refused}");
+}
+
 #[tokio::test]
 async fn a_message_larger_than_the_budget_still_has_its_turn() {
     let streams = Arc::new(Streams::new(256 << 10));
