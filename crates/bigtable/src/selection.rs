@@ -23,7 +23,7 @@ const FILTERED_ROW_BYTES: usize = 256 << 10;
 /// cell, rows are long for their cells before.
 const LONG_FILTER_STEPS: u64 = 16 << 10;
 
-/// Steps from which on it is slow: a tenth of a second, which is as long as a core is to be at it where its helper is at other work.
+/// Steps from which on it is slow: a tenth of a second, which is as long as a core's helper is to be at it where others wait for that.
 const SLOW_FILTER_STEPS: u64 = 4 << 20;
 
 /// How long a row may take.
@@ -47,7 +47,7 @@ impl Pace {
     ) -> tepui_engine::Result<T> {
         match self {
             Self::Slow => carry_out_slow(tablet, work).await,
-            Self::Short | Self::Long => aside.carry_out(tablet, work).await,
+            Self::Short | Self::Long => aside.carry_out_long(tablet, work).await,
         }
     }
 }

@@ -7,12 +7,12 @@
 //! ```
 //!
 //! The work, and the memory that it is for, stays with who waits until the helper begins it. Who goes away takes it along, and who
-//! has waited for as long as the helper's [patience](Helper::patience) carries it out, and from then on the rest of what its request has.
-//! What may take seconds has a [helper of its own](SlowHelper), and is nobody else's to carry out: nothing that takes milliseconds waits
+//! has waited for as long as the helper's [patience](Helper::patience) carries it out, and some more of what its request has.
+//! What takes long enough that others would feel it there, too, goes to the other helper then. What may take seconds has a [helper of its own](SlowHelper), and is nobody else's to carry out: nothing that takes milliseconds waits
 //! behind it, neither there nor here. A thread that is a helper itself may have that one, too.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures::future::{BoxFuture, Either, select};
@@ -27,7 +27,7 @@ pub trait Helper: Send + Sync {
     /// Carries out a piece of work, of a request to this tablet, when it comes to it.
     fn carry_out(&self, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>);
 
-    /// Resolves when work has waited for it long enough: it may be at other work for long, or lack a processor.
+    /// Resolves when work that was just given to it has waited long enough: it may be at other work for long, or lack a processor.
     fn patience(&self) -> BoxFuture<'static, ()>;
 
     /// Resolves when what else is ready on the thread that it was lent to had its turn; at once where nothing else is.
@@ -117,11 +117,24 @@ impl<F> Drop for Waiting<F> {
     }
 }
 
+/// Pieces of a request that its own thread carries out once the helper did not come to one of them, before it is asked again. Each may have
+/// waited for a second, which a long read is not to do for every piece; nor is it to be that thread's to its end, when the helper has long caught up.
+const PIECES_WHEN_LATE: u32 = 16;
+
 /// What one request leaves to its thread's helper.
 #[derive(Debug, Default)]
 pub struct Aside {
-    /// The helper did not come to something of it.
-    is_late: AtomicBool,
+    /// Pieces that the helper is not asked for, since it did not come to one.
+    not_asked: AtomicU32,
+}
+
+/// What came of work that was offered to a helper.
+enum Offered<T, F> {
+    Done(T),
+    /// There is none.
+    Own(F),
+    /// It does not come to it.
+    Late(F),
 }
 
 impl Aside {
@@ -131,22 +144,51 @@ impl Aside {
         tablet: Option<TabletId>,
         work: F,
     ) -> Result<T> {
-        let own = OWN.with_borrow(Option::clone);
-        let helper = own.filter(|_| !self.is_late.load(Ordering::Relaxed));
-        let Some(helper) = helper else { return Ok(work()) };
+        match self.offer(tablet, work).await? {
+            Offered::Done(result) => Ok(result),
+            Offered::Own(work) | Offered::Late(work) => Ok(work()),
+        }
+    }
+
+    /// The same of work that may take a tenth of a second: what this thread's helper does not come to is for the one [for what is
+    /// slow](carry_out_slow).
+    pub async fn carry_out_long<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
+        &self,
+        tablet: Option<TabletId>,
+        work: F,
+    ) -> Result<T> {
+        match self.offer(tablet, work).await? {
+            Offered::Done(result) => Ok(result),
+            Offered::Own(work) => Ok(work()),
+            Offered::Late(work) => carry_out_slow(tablet, work).await,
+        }
+    }
+
+    async fn offer<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
+        &self,
+        tablet: Option<TabletId>,
+        work: F,
+    ) -> Result<Offered<T, F>> {
+        let Some(helper) = OWN.with_borrow(Option::clone) else { return Ok(Offered::Own(work)) };
+        let not_asked = self.not_asked.load(Ordering::Relaxed);
+        if not_asked > 0 {
+            // A request does one thing after the other.
+            self.not_asked.store(not_asked - 1, Ordering::Relaxed);
+            return Ok(Offered::Late(work));
+        }
         let (waiting, begin, result) = offer(work);
         helper.carry_out(tablet, begin);
         let result = match select(result, helper.patience()).await {
             Either::Left((result, _)) => result,
-            Either::Right(((), result)) => {
-                self.is_late.store(true, Ordering::Relaxed);
-                match waiting.take() {
-                    Some(work) => return Ok(work()),
-                    None => result.await,
+            Either::Right(((), result)) => match waiting.take() {
+                Some(work) => {
+                    self.not_asked.store(PIECES_WHEN_LATE, Ordering::Relaxed);
+                    return Ok(Offered::Late(work));
                 }
-            }
+                None => result.await,
+            },
         };
-        result.map_err(|_| waiting.failed())
+        result.map(Offered::Done).map_err(|_| waiting.failed())
     }
 }
 
@@ -188,6 +230,8 @@ fn offer<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use futures::FutureExt as _;
 
     use super::*;
@@ -262,15 +306,24 @@ mod tests {
         let (later, _lent) = lent();
         later.is_impatient.store(true, Ordering::Relaxed);
         let aside = Aside::default();
-        for n in 0..3 {
+        let done_here = |n| {
             let done = aside.carry_out(None, move || n).now_or_never();
             assert_eq!(done.unwrap().unwrap(), n);
-        }
+        };
+        (0..=PIECES_WHEN_LATE).for_each(done_here);
         let handed_over = later.take();
-        assert_eq!(handed_over.len(), 1, "the rest is not even tried");
+        assert_eq!(handed_over.len(), 1, "the next ones are not even tried");
         for work in handed_over {
             work();
         }
+        // It is asked again, and has caught up.
+        later.is_impatient.store(false, Ordering::Relaxed);
+        let mut asked = Box::pin(aside.carry_out(None, || 3));
+        assert!((&mut asked).now_or_never().is_none());
+        for work in later.take() {
+            work();
+        }
+        assert_eq!(asked.now_or_never().unwrap().unwrap(), 3);
         // But for what may take seconds.
         let mut slow = Box::pin(carry_out_slow(None, || 4));
         assert!((&mut slow).now_or_never().is_none());
@@ -278,6 +331,31 @@ mod tests {
             work();
         }
         assert_eq!(slow.now_or_never().unwrap().unwrap(), 4);
+    }
+
+    /// One for what is slow.
+    struct Slow(Arc<Later>);
+
+    impl SlowHelper for Slow {
+        fn carry_out(&self, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>) {
+            Helper::carry_out(&*self.0, tablet, work);
+        }
+    }
+
+    #[test]
+    fn long_work_that_the_helper_does_not_come_to_is_for_the_one_of_slow_work() {
+        let (later, _lent) = lent();
+        let slow = Arc::new(Later::default());
+        let _lent_slow = lend_slow(Arc::new(Slow(Arc::clone(&slow))));
+        later.is_impatient.store(true, Ordering::Relaxed);
+        let aside = Aside::default();
+        let mut long = Box::pin(aside.carry_out_long(None, || 5));
+        assert!((&mut long).now_or_never().is_none(), "not here");
+        for work in slow.take() {
+            work();
+        }
+        assert_eq!(long.now_or_never().unwrap().unwrap(), 5);
+        assert_eq!(later.take().len(), 1, "it was offered to the helper first");
     }
 
     #[test]

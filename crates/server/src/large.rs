@@ -10,6 +10,7 @@
 //! ```
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ use tonic::Status;
 
 use crate::admission::Hold;
 use crate::grpc::Request;
-use crate::limits::{HELPER_PATIENCE, LARGE_REQUEST_ROOM_BYTES};
+use crate::limits::{HELPER_PATIENCE, HELPER_PATIENCES_MAX, LARGE_REQUEST_ROOM_BYTES};
 use crate::runtime::{self, Alive};
 
 /// A thread of a core beside its own, which ends when this is dropped, and what it carries out with it: one for large requests, and one for
@@ -87,7 +88,7 @@ pub fn lend(helper: Helper, slow: Helper) -> Lent {
 }
 
 fn lend_for((helper, slow): (Helper, Helper), patience: Duration) -> Lent {
-    let beside = Beside { runtime: helper.runtime.clone(), patience };
+    let beside = Beside { runtime: helper.runtime.clone(), pieces: Arc::default(), patience };
     let beside_slow = Slow(slow.runtime.clone());
     OWN.with(|own| own.replace(Some(helper)));
     Lent {
@@ -101,6 +102,8 @@ fn lend_for((helper, slow): (Helper, Helper), patience: Duration) -> Lent {
 #[derive(Debug)]
 struct Beside {
     runtime: Handle,
+    /// Counts pieces twice: where they are begun, and where they are done.
+    pieces: Arc<AtomicU64>,
     patience: Duration,
 }
 
@@ -118,11 +121,28 @@ fn carry_out_on(helper: &Handle, tablet: Option<TabletId>, work: Box<dyn FnOnce(
 
 impl aside::Helper for Beside {
     fn carry_out(&self, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>) {
-        carry_out_on(&self.runtime, tablet, work);
+        let pieces = Arc::clone(&self.pieces);
+        let counted = move || {
+            pieces.fetch_add(1, Ordering::Relaxed);
+            work();
+            pieces.fetch_add(1, Ordering::Relaxed);
+        };
+        carry_out_on(&self.runtime, tablet, Box::new(counted));
     }
 
+    /// Where pieces of others are begun and done meanwhile, work is behind them, and comes to its turn.
     fn patience(&self) -> BoxFuture<'static, ()> {
-        Box::pin(tokio::time::sleep(self.patience))
+        let (pieces, patience) = (Arc::clone(&self.pieces), self.patience);
+        Box::pin(async move {
+            let mut before = pieces.load(Ordering::Relaxed);
+            for _ in 0..HELPER_PATIENCES_MAX {
+                tokio::time::sleep(patience).await;
+                let now = pieces.load(Ordering::Relaxed);
+                if now == std::mem::replace(&mut before, now) {
+                    break;
+                }
+            }
+        })
     }
 
     fn others_first(&self) -> BoxFuture<'static, ()> {
