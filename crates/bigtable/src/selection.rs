@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
-use tepui_engine::aside::{Aside, carry_out_slow};
+use tepui_engine::aside::{Aside, carry_out_long, carry_out_slow};
 use tepui_engine::cell::{FamilyId, PinnedRow, ReadRow, Row};
 use tepui_engine::io::Rng;
 use tepui_engine::read::{FamilyProjection, Projection, QualifierRange};
@@ -47,7 +47,8 @@ impl Pace {
     ) -> tepui_engine::Result<T> {
         match self {
             Self::Slow => carry_out_slow(tablet, work).await,
-            Self::Short | Self::Long => aside.carry_out_long(tablet, work).await,
+            Self::Long => carry_out_long(tablet, work).await,
+            Self::Short => aside.carry_out(tablet, work).await,
         }
     }
 }

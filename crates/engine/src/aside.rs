@@ -8,7 +8,7 @@
 //!
 //! The work, and the memory that it is for, stays with who waits until the helper begins it. Who goes away takes it along, and who
 //! has waited for as long as the helper's [patience](Helper::patience) carries it out, and some more of what its request has.
-//! What takes long enough that others would feel it there, too, goes to the other helper then. What may take seconds has a [helper of its own](SlowHelper), and is nobody else's to carry out: nothing that takes milliseconds waits
+//! What takes long enough that others would feel it there, too, is for whichever helper comes to it first then. What may take seconds has a [helper of its own](SlowHelper), and is nobody else's to carry out: nothing that takes milliseconds waits
 //! behind it, neither there nor here. A thread that is a helper itself may have that one, too.
 
 use std::cell::RefCell;
@@ -128,15 +128,6 @@ pub struct Aside {
     not_asked: AtomicU32,
 }
 
-/// What came of work that was offered to a helper.
-enum Offered<T, F> {
-    Done(T),
-    /// There is none.
-    Own(F),
-    /// It does not come to it.
-    Late(F),
-}
-
 impl Aside {
     /// What `work`, for a request to `tablet`, comes to: on this thread's helper, or here where it has none, or that does not come to it.
     pub async fn carry_out<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
@@ -144,52 +135,49 @@ impl Aside {
         tablet: Option<TabletId>,
         work: F,
     ) -> Result<T> {
-        match self.offer(tablet, work).await? {
-            Offered::Done(result) => Ok(result),
-            Offered::Own(work) | Offered::Late(work) => Ok(work()),
-        }
-    }
-
-    /// The same of work that may take a tenth of a second: what this thread's helper does not come to is for the one [for what is
-    /// slow](carry_out_slow).
-    pub async fn carry_out_long<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
-        &self,
-        tablet: Option<TabletId>,
-        work: F,
-    ) -> Result<T> {
-        match self.offer(tablet, work).await? {
-            Offered::Done(result) => Ok(result),
-            Offered::Own(work) => Ok(work()),
-            Offered::Late(work) => carry_out_slow(tablet, work).await,
-        }
-    }
-
-    async fn offer<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
-        &self,
-        tablet: Option<TabletId>,
-        work: F,
-    ) -> Result<Offered<T, F>> {
-        let Some(helper) = OWN.with_borrow(Option::clone) else { return Ok(Offered::Own(work)) };
+        let Some(helper) = OWN.with_borrow(Option::clone) else { return Ok(work()) };
         let not_asked = self.not_asked.load(Ordering::Relaxed);
         if not_asked > 0 {
             // A request does one thing after the other.
             self.not_asked.store(not_asked - 1, Ordering::Relaxed);
-            return Ok(Offered::Late(work));
+            return Ok(work());
         }
-        let (waiting, begin, result) = offer(work);
-        helper.carry_out(tablet, begin);
+        let (waiting, done, result) = offer(work);
+        helper.carry_out(tablet, waiting.begin(done));
         let result = match select(result, helper.patience()).await {
             Either::Left((result, _)) => result,
             Either::Right(((), result)) => match waiting.take() {
                 Some(work) => {
                     self.not_asked.store(PIECES_WHEN_LATE, Ordering::Relaxed);
-                    return Ok(Offered::Late(work));
+                    return Ok(work());
                 }
                 None => result.await,
             },
         };
-        result.map(Offered::Done).map_err(|_| waiting.failed())
+        result.map_err(|_| waiting.failed())
     }
+}
+
+/// What `work`, for a request to `tablet`, comes to, which may take a tenth of a second: on this thread's helper, or on the one [for what is
+/// slow](carry_out_slow) where that comes to it before; here only where there is none.
+pub async fn carry_out_long<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
+    tablet: Option<TabletId>,
+    work: F,
+) -> Result<T> {
+    let Some(helper) = OWN.with_borrow(Option::clone) else { return Ok(work()) };
+    let (waiting, done, result) = offer(work);
+    helper.carry_out(tablet, waiting.begin(Arc::clone(&done)));
+    let result = match select(result, helper.patience()).await {
+        Either::Left((result, _)) => result,
+        Either::Right(((), result)) => {
+            match SLOW.with_borrow(Option::clone) {
+                Some(slow) => slow.carry_out(tablet, waiting.begin(done)),
+                None => drop(done),
+            }
+            result.await
+        }
+    };
+    result.map_err(|_| waiting.failed())
 }
 
 /// What `work`, for a request to `tablet`, which may take seconds, comes to: on this thread's helper for such work, behind what others have
@@ -202,7 +190,8 @@ pub async fn carry_out_slow<T: Send + 'static, F: FnOnce() -> T + Send + 'static
     if slow.is_none() && own.is_none() {
         return Ok(work());
     }
-    let (waiting, begin, result) = offer(work);
+    let (waiting, done, result) = offer(work);
+    let begin = waiting.begin(done);
     match (slow, own) {
         (Some(helper), _) => helper.carry_out(tablet, begin),
         (None, Some(helper)) => helper.carry_out(tablet, begin),
@@ -211,21 +200,32 @@ pub async fn carry_out_slow<T: Send + 'static, F: FnOnce() -> T + Send + 'static
     result.await.map_err(|_| waiting.failed())
 }
 
-/// Work that somebody else may begin: it, until then, what begins it, and what it comes to.
-fn offer<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
-    work: F,
-) -> (Waiting<F>, Box<dyn FnOnce() + Send>, oneshot::Receiver<T>) {
-    let slot = Arc::new(Mutex::new(Some(work)));
-    let waiting = Waiting(Arc::clone(&slot));
+/// What takes the outcome of work: whoever begins it first.
+type Done<T> = Arc<Mutex<Option<oneshot::Sender<T>>>>;
+
+/// Work that others may begin until one of them does, what takes its outcome, and the outcome.
+fn offer<T, F>(work: F) -> (Waiting<F>, Done<T>, oneshot::Receiver<T>) {
     let (done, result) = oneshot::channel();
-    let begin = move || {
-        let work = lock(&slot).take();
-        if let Some(work) = work {
-            // Nobody may be left to take it.
-            let _ = done.send(work());
-        }
-    };
-    (waiting, Box::new(begin), result)
+    (Waiting(Arc::new(Mutex::new(Some(work)))), Arc::new(Mutex::new(Some(done))), result)
+}
+
+impl<F> Waiting<F> {
+    /// What begins it, unless somebody has.
+    fn begin<T: Send + 'static>(&self, done: Done<T>) -> Box<dyn FnOnce() + Send>
+    where
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let slot = Arc::clone(&self.0);
+        Box::new(move || {
+            let work = lock(&slot).take();
+            // Taken before, so that a panic tells of the end, though others could have begun it.
+            let done = lock(&done).take();
+            if let (Some(work), Some(done)) = (work, done) {
+                // Nobody may be left to take it.
+                let _ = done.send(work());
+            }
+        })
+    }
 }
 
 #[cfg(test)]
@@ -343,19 +343,35 @@ mod tests {
     }
 
     #[test]
-    fn long_work_that_the_helper_does_not_come_to_is_for_the_one_of_slow_work() {
+    fn long_work_is_done_by_the_helper_that_comes_to_it_first() {
         let (later, _lent) = lent();
         let slow = Arc::new(Later::default());
         let _lent_slow = lend_slow(Arc::new(Slow(Arc::clone(&slow))));
         later.is_impatient.store(true, Ordering::Relaxed);
-        let aside = Aside::default();
-        let mut long = Box::pin(aside.carry_out_long(None, || 5));
-        assert!((&mut long).now_or_never().is_none(), "not here");
-        for work in slow.take() {
-            work();
+        for first in [&slow, &later] {
+            let mut long = Box::pin(carry_out_long(None, || 5));
+            assert!((&mut long).now_or_never().is_none(), "not here");
+            for work in first.take() {
+                work();
+            }
+            assert_eq!(long.now_or_never().unwrap().unwrap(), 5);
+            // The other finds nothing to do.
+            for work in slow.take().into_iter().chain(later.take()) {
+                work();
+            }
         }
-        assert_eq!(long.now_or_never().unwrap().unwrap(), 5);
-        assert_eq!(later.take().len(), 1, "it was offered to the helper first");
+    }
+
+    #[test]
+    fn long_work_that_nobody_can_begin_any_more_fails() {
+        let (later, _lent) = lent();
+        let slow = Arc::new(Later::default());
+        let _lent_slow = lend_slow(Arc::new(Slow(Arc::clone(&slow))));
+        later.is_impatient.store(true, Ordering::Relaxed);
+        let mut long = Box::pin(carry_out_long(None, || 5));
+        assert!((&mut long).now_or_never().is_none());
+        drop((later.take(), slow.take()));
+        assert_eq!(long.now_or_never().unwrap().unwrap_err().kind(), ErrorKind::Closed);
     }
 
     #[test]

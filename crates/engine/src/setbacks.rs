@@ -62,31 +62,24 @@ impl Setbacks {
     }
 
     pub(crate) fn done(&self, work: Work, tablet: TabletId) {
-        self.end(|of| *of == (work, tablet));
-    }
-
-    /// The tablet is no more.
-    pub(crate) fn forget(&self, tablet: TabletId) {
-        self.end(|(_, of)| *of == tablet);
-    }
-
-    fn end(&self, is_over: impl Fn(&(Work, TabletId)) -> bool) {
-        if self.ends_shortage(is_over) {
+        if self.ends_shortage(work, tablet) {
             tracing::info!("flushes and compactions lack no room, open files or memory any more");
         }
     }
 
     /// Takes work for done; whether it was the last that lacked something. A damaged file goes on failing, and is no reason to
     /// keep the end of a shortage back.
-    fn ends_shortage(&self, is_over: impl Fn(&(Work, TabletId)) -> bool) -> bool {
+    fn ends_shortage(&self, work: Work, tablet: TabletId) -> bool {
         let mut setbacks = self.lock();
-        let mut lacked = false;
-        setbacks.retain(|of, error| {
-            let is_over = is_over(of);
-            lacked |= is_over && error.is_shortage();
-            !is_over
-        });
-        lacked && !setbacks.values().any(Error::is_shortage)
+        let ended = setbacks.remove(&(work, tablet));
+        ended.is_some_and(|error| error.is_shortage()) && !setbacks.values().any(Error::is_shortage)
+    }
+
+    /// The tablet is no more.
+    pub(crate) fn forget(&self, tablet: TabletId) {
+        for work in [Work::Flush, Work::LevelZero, Work::Below] {
+            self.done(work, tablet);
+        }
     }
 
     /// The tablets that have one.
@@ -134,7 +127,7 @@ mod tests {
         let (setbacks, [one, other]) = (Setbacks::default(), [TabletId(1), TabletId(2)]);
         let full = Error::new(ErrorKind::NoSpace, "the disk is full");
         let damaged = Error::new(ErrorKind::Corruption, "damaged");
-        let ends = |work, tablet| setbacks.ends_shortage(|of| *of == (work, tablet));
+        let ends = |work, tablet| setbacks.ends_shortage(work, tablet);
         assert!(!ends(Work::Flush, one), "nothing was lacking");
         setbacks.failed(Work::Below, one, &damaged);
         setbacks.failed(Work::Flush, one, &full);

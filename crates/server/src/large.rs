@@ -359,6 +359,31 @@ mod tests {
         });
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn what_is_left_to_a_helper_waits_for_as_long_as_that_goes_on_and_no_longer_than_a_second()
+     {
+        let patience = Duration::from_millis(100);
+        // Until when it goes on with others' pieces, and how long is waited.
+        for (goes_on_ms, waits_ms) in [(0, 100), (350, 500), (60_000, 1_000)] {
+            let pieces = Arc::<AtomicU64>::default();
+            let runtime = Handle::current();
+            let beside = Beside { runtime, pieces: Arc::clone(&pieces), patience };
+            let goes_on = async {
+                for _ in 0..goes_on_ms / 50 {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    pieces.fetch_add(1, Ordering::Relaxed);
+                }
+                std::future::pending::<()>().await;
+            };
+            let began = tokio::time::Instant::now();
+            tokio::select! {
+                () = aside::Helper::patience(&beside) => {}
+                () = goes_on => {}
+            }
+            assert_eq!(began.elapsed(), Duration::from_millis(waits_ms), "{goes_on_ms} ms");
+        }
+    }
+
     #[test]
     fn large_values_of_reads_are_the_helpers_too() {
         let threads = on_a_core(async || {

@@ -298,10 +298,13 @@ pub const RELIEF_INTERVAL: Duration = Duration::from_millis(250);
 /// read hold all of it; smaller, and a client with one connection cannot scan in parallel.
 pub const ANSWERS_PER_CONNECTION_PART: u32 = 8;
 
-/// How many times what a connection has of the budget of answers it leaves to others when it takes more. Four connections may have all of their part;
-/// each one after these has a fifth of what is left, so that another that has nothing finds room, until there are some thirty of them. With less, a dozen
-/// clients that do not read have all of it, and everybody waits until they are closed; with more, clients that do read share less than half.
-pub const ANSWERS_LEFT_TO_OTHERS: u64 = 4;
+/// The part of the budget of answers that is kept for first messages of 64 KiB at most, where others have all the rest: a sixteenth. Larger, and scans have
+/// less for nothing most of the time; smaller, and a few connections whose clients do not read have that, too.
+pub const FIRST_MESSAGES_KEPT_PART: u32 = 16;
+
+/// Connections that may have as much of that: each has a part of it, and one message at least. Fewer, and as many whose clients do not read have all
+/// of it; more, and one with many reads under way has room for few of them at a time where it is needed.
+pub const FIRST_MESSAGES_KEPT_CONNECTIONS: u32 = 64;
 
 /// The part of the budget of answers that one message is charged for, where it is larger than what its connection may hold: a half. A row of up to
 /// 256 MB may be most of the budget, or more than it. Larger, and a client that takes such a row slowly keeps all others from reading meanwhile; smaller,

@@ -233,7 +233,7 @@ fn start_over(
         config.budget.decoded_bytes,
         message_bytes_max,
     ));
-    let streams = Arc::new(Streams::new(config.budget.answers_bytes));
+    let streams = Arc::new(Streams::within(config.budget.answers_bytes));
     let windows = runtime::Windows::within(config.budget.requests_bytes);
     let mut cores = Vec::new();
     let (stop, stopped) = watch::channel(false);

@@ -29,14 +29,14 @@ use crate::runtime::{Signal, given};
 #[derive(Debug)]
 pub struct Connection {
     /// What they are charged to.
-    pub(super) streams: Arc<Streams>,
+    streams: Arc<Streams>,
     /// Bytes of answers of it that were made, for which there was no room, and that its client has not taken; and how many there may be.
     pub(super) uncovered: AtomicU64,
     pub(super) share_bytes: u64,
     /// What its answers may still take of the budget.
     pub(super) answers: Arc<Semaphore>,
-    /// Units that they have taken by now.
-    pub(super) charged: AtomicU64,
+    /// What first messages of them may still take of what is kept for those.
+    pub(super) kept: Arc<Semaphore>,
     /// What each of them is expected to begin with, and whose turn it is to try with less.
     pub(super) expected: Expected,
     pub(super) turn: Arc<Semaphore>,
@@ -49,14 +49,19 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection whose answers may take this many units of the budget, which are so many bytes.
-    pub(super) fn new(streams: Arc<Streams>, answer_units: u32, share_bytes: u64) -> Arc<Self> {
+    /// A connection whose answers may take this many units of the budget, which are so many bytes, and so many of what is kept for first messages.
+    pub(super) fn new(
+        streams: Arc<Streams>,
+        answer_units: u32,
+        kept_units: u32,
+        share_bytes: u64,
+    ) -> Arc<Self> {
         Arc::new(Self {
             uncovered: AtomicU64::new(0),
             share_bytes,
             streams,
             answers: Arc::new(Semaphore::new(answer_units as usize)),
-            charged: AtomicU64::new(0),
+            kept: Arc::new(Semaphore::new(kept_units as usize)),
             expected: Expected::first(share_bytes),
             turn: Arc::new(Semaphore::new(1)),
             requests_waiting: AtomicU64::new(0),

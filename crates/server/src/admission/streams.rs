@@ -10,9 +10,9 @@
 //! ```
 //!
 //! Messages are charged to the budget and to their connection from before they are made until the last of them was
-//! taken: to the connection up to all that it may have, to the budget up to [`LARGE_ANSWER_PART`] of it. What is left of the budget is for whoever
-//! has less: a connection that has some takes more only where [`ANSWERS_LEFT_TO_OTHERS`] times as much as it has then is left, so that those whose
-//! clients do not read leave a place to others. A read that does not go on for [`STALLED_AFTER`](crate::limits::STALLED_AFTER), since its client does not ask for more or
+//! taken: to the connection up to all that it may have, to the budget up to [`LARGE_ANSWER_PART`] of it. A part of the budget is kept for first
+//! messages that are small, of which each connection has a few: those whose clients do not read may have all the rest, and a read of a row is
+//! answered all the same. A read that does not go on for [`STALLED_AFTER`](crate::limits::STALLED_AFTER), since its client does not ask for more or
 //! there is no room for it, is suspended: it keeps its place and nothing else. Rows that lie read ahead are charged with the message that
 //! they lie behind; who has to wait for room lets go of them at once.
 //!
@@ -28,14 +28,15 @@ use std::time::Duration;
 
 use tepui_bigtable::error::{Error, Result};
 use tepui_bigtable::read_rows::ReadRows;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Connection, Gate, Hold};
 use crate::limits::{
-    ANSWER_WAIT, ANSWERS_LEFT_TO_OTHERS, ANSWERS_PER_CONNECTION_PART, CLOSE_STALLED_AFTER,
-    CLOSE_STALLED_BYTES, ENDS_AT_ONCE_BYTES, FIRST_MESSAGE_TURN, FIRST_MESSAGE_TURN_BYTES,
-    LARGE_ANSWER_PART, READ_AHEAD_PART, STALLED_AFTER, STALLED_REQUESTS_PART,
+    ANSWER_WAIT, ANSWERS_PER_CONNECTION_PART, CLOSE_STALLED_AFTER, CLOSE_STALLED_BYTES,
+    ENDS_AT_ONCE_BYTES, FIRST_MESSAGE_TURN, FIRST_MESSAGE_TURN_BYTES,
+    FIRST_MESSAGES_KEPT_CONNECTIONS, FIRST_MESSAGES_KEPT_PART, LARGE_ANSWER_PART, READ_AHEAD_PART,
+    STALLED_AFTER, STALLED_REQUESTS_PART,
 };
 
 /// Bytes of a unit of the budget: what it is counted in.
@@ -58,13 +59,13 @@ const NEVER_CLOSED: &str = "the budgets are never closed";
 pub struct Streams {
     units: Arc<Semaphore>,
     units_max: u32,
+    /// What is kept for first messages, and what of it a connection may have.
+    kept: Arc<Semaphore>,
+    kept_of_connection: u32,
     /// Answers that wait for the budget.
     waiting: AtomicU64,
-    /// Of these, the ones whose connection has to leave what there is to others; and what wakes them when there is more.
-    yielding: AtomicU64,
-    freed: Notify,
     /// Bytes of messages that were made and not taken.
-    bytes: AtomicU64,
+    bytes: Arc<AtomicU64>,
     /// Bytes of answers that were made for which there was no room.
     uncovered: AtomicU64,
     /// Something was refused for them since this was asked last.
@@ -128,17 +129,24 @@ pub struct StreamFigures {
 }
 
 impl Streams {
-    /// A budget of this many bytes.
-    pub fn new(bytes: u64) -> Self {
+    /// A budget of this many bytes, of which it keeps [`FIRST_MESSAGES_KEPT_PART`] for first messages.
+    pub fn within(bytes: u64) -> Self {
+        Self::new(bytes - bytes / u64::from(FIRST_MESSAGES_KEPT_PART))
+    }
+
+    /// A budget of this many bytes beside what is kept for first messages.
+    pub(crate) fn new(bytes: u64) -> Self {
         let units_max =
             u32::try_from(bytes / UNIT_BYTES).unwrap_or(u32::MAX >> 4).clamp(1, u32::MAX >> 4);
+        let kept = units_max / (FIRST_MESSAGES_KEPT_PART - 1);
+        let least = (MESSAGE_BYTES_MIN / UNIT_BYTES) as u32;
         Self {
             units: Arc::new(Semaphore::new(units_max as usize)),
             units_max,
+            kept: Arc::new(Semaphore::new(kept as usize)),
+            kept_of_connection: (kept / FIRST_MESSAGES_KEPT_CONNECTIONS).max(least),
             waiting: AtomicU64::new(0),
-            yielding: AtomicU64::new(0),
-            freed: Notify::new(),
-            bytes: AtomicU64::new(0),
+            bytes: Arc::default(),
             uncovered: AtomicU64::new(0),
             was_short: AtomicBool::new(false),
             parked: Arc::default(),
@@ -154,7 +162,7 @@ impl Streams {
     pub(crate) fn connection(self: &Arc<Self>) -> Arc<Connection> {
         let units = (self.units_max / ANSWERS_PER_CONNECTION_PART).max(1);
         let share_bytes = u64::from(units) * UNIT_BYTES;
-        Connection::new(Arc::clone(self), units, share_bytes)
+        Connection::new(Arc::clone(self), units, self.kept_of_connection, share_bytes)
     }
 
     /// An answer to a request that holds this; one that came by no connection counts as alone on its own. It keeps the
@@ -331,40 +339,8 @@ struct Units {
 struct Charge {
     of_all: OwnedSemaphorePermit,
     of_connection: OwnedSemaphorePermit,
+    total: Arc<AtomicU64>,
     bytes: u64,
-    /// Dropped after the permits: who is woken finds them.
-    counted: Counted,
-}
-
-/// What a charge has of what its connection has in all.
-#[derive(Debug)]
-struct Counted {
-    connection: Arc<Connection>,
-    units: u64,
-}
-
-impl Counted {
-    fn new(connection: &Arc<Connection>, units: u64) -> Self {
-        connection.charged.fetch_add(units, Ordering::Relaxed);
-        Self { connection: Arc::clone(connection), units }
-    }
-
-    /// So many units were given back.
-    fn gave_back(&mut self, units: u64) {
-        self.units = self.units.saturating_sub(units);
-        self.connection.charged.fetch_sub(units, Ordering::Relaxed);
-        let streams = &self.connection.streams;
-        // Who begins to wait says so before it looks at what there is.
-        if streams.yielding.load(Ordering::SeqCst) > 0 {
-            streams.freed.notify_waiters();
-        }
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.gave_back(self.units);
-    }
 }
 
 impl Charge {
@@ -375,22 +351,20 @@ impl Charge {
 
     /// Gives back what it has beyond so many units.
     fn shrink(&mut self, units: Units) {
-        let give_back = |permit: &mut OwnedSemaphorePermit, units: u32| {
+        let of_both =
+            [(&mut self.of_all, units.of_all), (&mut self.of_connection, units.of_connection)];
+        for (permit, units) in of_both {
             let beyond = permit.num_permits().saturating_sub(units as usize);
-            drop((beyond > 0).then(|| permit.split(beyond)));
-            beyond
-        };
-        let of_all = give_back(&mut self.of_all, units.of_all);
-        let of_connection = give_back(&mut self.of_connection, units.of_connection);
-        if of_all + of_connection > 0 {
-            self.counted.gave_back(of_connection as u64);
+            if beyond > 0 {
+                drop(permit.split(beyond));
+            }
         }
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.counted.connection.streams.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -452,7 +426,8 @@ impl Answer {
     /// Takes room for a first message, unless it has some, if there is room at once.
     pub fn has_room(&mut self) -> bool {
         if self.charge.is_none() {
-            self.charge = self.try_charge(self.units(self.connection.expected.bytes()));
+            let units = self.units(self.connection.expected.bytes());
+            self.charge = self.try_charge(units).or_else(|| self.try_kept(units));
         }
         self.charge.is_some()
     }
@@ -479,23 +454,19 @@ impl Answer {
         if self.charge.is_none() {
             // Kept while it waits, but not where all that is expected will be charged.
             let turn = (expected > MESSAGE_BYTES_MIN).then_some(turn);
-            self.charge = Some(self.wait(self.units(MESSAGE_BYTES_MIN), deadline).await?);
+            let least = self.units(MESSAGE_BYTES_MIN);
+            self.charge = match self.try_kept(least) {
+                None => Some(self.wait(least, deadline).await?),
+                kept => kept,
+            };
             self.turn = turn;
         }
         Ok(())
     }
 
     fn connection_has_room(&self) -> bool {
-        let least = self.units(MESSAGE_BYTES_MIN);
-        self.connection.answers.available_permits() >= least.of_connection as usize
-            && self.leaves_enough(least)
-    }
-
-    /// Whether its connection, with so many units more, leaves enough to others. One that has nothing need not ask.
-    fn leaves_enough(&self, units: Units) -> bool {
-        let charged = self.connection.charged.load(Ordering::Relaxed);
-        let left = self.streams.units.available_permits() as u64;
-        charged == 0 || (charged + u64::from(units.of_connection)) * ANSWERS_LEFT_TO_OTHERS <= left
+        let least = self.units(MESSAGE_BYTES_MIN).of_connection;
+        self.connection.answers.available_permits() >= least as usize
     }
 
     /// Awaits the next message of a read, for which there is room; `None` is its end. Where the first is made in less room than
@@ -553,8 +524,8 @@ impl Answer {
     /// Counts what is held for the figures, and lets others make theirs, if it is charged.
     fn covered(&mut self, bytes: u64) {
         if let Some(charge) = &mut self.charge {
-            self.streams.bytes.fetch_add(bytes, Ordering::Relaxed);
-            self.streams.bytes.fetch_sub(charge.bytes, Ordering::Relaxed);
+            charge.total.fetch_add(bytes, Ordering::Relaxed);
+            charge.total.fetch_sub(charge.bytes, Ordering::Relaxed);
             charge.bytes = bytes;
             self.turn = None;
         }
@@ -609,17 +580,24 @@ impl Answer {
     }
 
     fn charged(&self, of_connection: OwnedSemaphorePermit, of_all: OwnedSemaphorePermit) -> Charge {
-        let counted = Counted::new(&self.connection, of_connection.num_permits() as u64);
-        Charge { of_all, of_connection, bytes: 0, counted }
+        Charge { of_all, of_connection, total: Arc::clone(&self.streams.bytes), bytes: 0 }
     }
 
     fn try_charge(&self, units: Units) -> Option<Charge> {
-        if !self.leaves_enough(units) {
-            return None;
-        }
         let mine = Arc::clone(&self.connection.answers);
         let mine = mine.try_acquire_many_owned(units.of_connection).ok()?;
         let all = Arc::clone(&self.streams.units).try_acquire_many_owned(units.of_all).ok()?;
+        Some(self.charged(mine, all))
+    }
+
+    /// What is kept for first messages, if this one is expected to be among the smallest and its connection may have more.
+    fn try_kept(&self, units: Units) -> Option<Charge> {
+        let is_small = units.of_all <= self.units(MESSAGE_BYTES_MIN).of_all;
+        if !is_small || !self.connection_has_room() {
+            return None;
+        }
+        let mine = Arc::clone(&self.connection.kept).try_acquire_many_owned(units.of_all).ok()?;
+        let all = Arc::clone(&self.streams.kept).try_acquire_many_owned(units.of_all).ok()?;
         Some(self.charged(mine, all))
     }
 
@@ -633,20 +611,10 @@ impl Answer {
         Ok(())
     }
 
-    /// Waits for so many units; until the deadline for those of its connection, and where that has to leave what there is to others.
+    /// Waits for so many units; until the deadline for those of its connection.
     async fn wait(&self, units: Units, deadline: Instant) -> Result<Charge> {
         let mine = Arc::clone(&self.connection.answers).acquire_many_owned(units.of_connection);
         let mine = timeout_at(deadline, mine).await.map_err(|_| self.refuse())?;
-        if !self.leaves_enough(units) {
-            let _yielding = Waiting::new(&self.streams.yielding);
-            loop {
-                let freed = self.streams.freed.notified();
-                if self.leaves_enough(units) {
-                    break;
-                }
-                timeout_at(deadline, freed).await.map_err(|_| self.refuse())?;
-            }
-        }
         let all = Arc::clone(&self.streams.units).acquire_many_owned(units.of_all).await;
         Ok(self.charged(mine.expect(NEVER_CLOSED), all.expect(NEVER_CLOSED)))
     }
@@ -752,7 +720,7 @@ struct Waiting<'a>(&'a AtomicU64);
 
 impl<'a> Waiting<'a> {
     fn new(count: &'a AtomicU64) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
+        count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }

@@ -547,8 +547,8 @@ async fn statuses_of_bulks_that_nobody_reads_keep_the_room_of_their_requests() {
 
 #[tokio::test]
 async fn a_read_is_answered_though_clients_leave_many_answers_of_40_kib() {
-    // As many as have all the memory must be closed for it; fewer leave some to others.
-    for (connections, closed) in [(8, 0..=0), (60, 1..=60)] {
+    // Of those that have what is kept for others, too, some are closed.
+    for (connections, closed) in [(8, 0..=8), (60, 1..=60)] {
         a_read_beside_many_answers(connections, closed).await;
     }
 }

@@ -16,6 +16,12 @@ async fn hold_all(streams: &Arc<Streams>) -> Vec<Answer> {
     held
 }
 
+/// The same, and what is kept for first messages as well.
+async fn hold_all_and_kept(streams: &Arc<Streams>) -> Vec<Answer> {
+    streams.kept.forget_permits(streams.kept.available_permits());
+    hold_all(streams).await
+}
+
 /// An answer with a message of so many bytes that its client has not taken.
 async fn made(streams: &Arc<Streams>, connection: Option<&Arc<Connection>>, bytes: u64) -> Answer {
     let mut answer = streams.answer(
@@ -71,35 +77,45 @@ async fn one_connection_holds_a_part_of_the_budget_and_others_go_on() {
     assert_eq!(streams.figures(), StreamFigures::default());
 }
 
-#[tokio::test(start_paused = true)]
-async fn however_many_connections_leave_answers_unread_another_finds_room() {
-    const CONNECTIONS: usize = 40;
-    let streams = Arc::new(Streams::new(64 << 20));
-    let greedy: Vec<_> = (0..CONNECTIONS).map(|_| streams.connection()).collect();
-    let take = |connection: &Arc<Connection>| {
+#[tokio::test]
+async fn a_few_small_reads_of_each_connection_go_on_though_others_hold_all_that_there_is() {
+    let streams = Arc::new(Streams::new(128 << 20));
+    let held = hold_all(&streams).await;
+    let read = |connection: &Arc<Connection>| {
         let mut answer = streams.answer(Hold::new(None, Arc::clone(connection), None));
-        answer.make_room().now_or_never()?.unwrap();
-        answer.cover(256 << 10).now_or_never()?.unwrap();
-        Some(answer)
+        async move {
+            answer.make_room().await.unwrap();
+            answer.cover(1 << 10).await.unwrap();
+            answer
+        }
     };
-    let take_all = || greedy.iter().cycle().map_while(take);
-    let mut held: Vec<_> = take_all().collect();
-    assert!(held.len() > CONNECTIONS, "each has several");
-    let mut other = streams.answer(Hold::default());
-    assert!(other.has_room(), "for all that it expects");
-    drop(other);
-    // Of those who have some, one goes on when others have read theirs, and is refused in the end where nobody does.
-    let waits = |connection: &Arc<Connection>| {
-        let mut answer = streams.answer(Hold::new(None, Arc::clone(connection), None));
-        async move { answer.make_room().await.map(|()| answer) }
-    };
-    let mut goes_on = Box::pin(waits(&greedy[0]));
-    assert!(goes_on.as_mut().now_or_never().is_none());
-    held.truncate(CONNECTIONS);
-    assert!(goes_on.as_mut().now_or_never().expect("there is room").is_ok());
-    held.extend(take_all());
-    let refused = waits(&greedy[0]).await.map(|_| ()).unwrap_err();
-    assert_eq!(refused.kind(), Code::ResourceExhausted, "{refused}");
+    let kept = (streams.kept_of_connection / 64) as usize;
+    assert_eq!(kept, 2, "of 64 KiB each");
+    let mut beside = Vec::new();
+    while streams.kept.available_permits() >= 2 * 64 {
+        let connection = streams.connection();
+        // It does not know how large they are, and learns that.
+        let answers: Vec<_> = (0..=kept).filter_map(|_| read(&connection).now_or_never()).collect();
+        assert_eq!(answers.len(), kept);
+        beside.push(answers);
+        tokio::task::yield_now().await;
+    }
+    assert!(beside.len() >= FIRST_MESSAGES_KEPT_CONNECTIONS as usize);
+    // They are given back as they are taken.
+    let connection = streams.connection();
+    while read(&connection).now_or_never().is_some() {
+        beside.push(vec![read(&streams.connection()).await]);
+    }
+    beside.remove(0);
+    for _ in 0..10 {
+        assert!(read(&connection).now_or_never().is_some());
+    }
+    // A large row has to wait, and what a scan goes on with.
+    let mut large = streams.answer(Hold::new(None, Arc::clone(&connection), None));
+    large.make_room().now_or_never().unwrap().unwrap();
+    assert!(large.cover(1 << 20).now_or_never().is_none());
+    drop((held, beside, large));
+    assert_eq!(streams.figures(), StreamFigures::default());
 }
 
 #[tokio::test]
@@ -299,7 +315,7 @@ async fn who_waits_for_what_all_connections_share_is_not_refused_for_its_own() {
     // New connections expect large rows of the larger budget, and none of the smaller.
     for budget in [8 << 20, 128 << 20] {
         let streams = Arc::new(Streams::new(budget));
-        let mut held = hold_all(&streams).await;
+        let mut held = hold_all_and_kept(&streams).await;
         let connection = streams.connection();
         let reads = (0..15).map(|_| async {
             let mut answer = streams.answer(Hold::new(None, Arc::clone(&connection), None));
@@ -318,7 +334,7 @@ async fn who_waits_for_what_all_connections_share_is_not_refused_for_its_own() {
 #[tokio::test]
 async fn small_reads_stand_beside_each_other_for_what_all_connections_share() {
     let streams = Arc::new(Streams::new(8 << 20));
-    let mut held = hold_all(&streams).await;
+    let mut held = hold_all_and_kept(&streams).await;
     let connection = streams.connection();
     let mut small: Vec<_> =
         (0..10).map(|_| streams.answer(Hold::new(None, Arc::clone(&connection), None))).collect();
@@ -419,7 +435,7 @@ async fn a_client_has_longer_for_a_message_that_is_larger_than_others() {
 #[tokio::test]
 async fn any_answer_that_its_client_leaves_is_ended_where_others_wait_for_its_memory() {
     let streams = Arc::new(Streams::new(8 << 20));
-    let mut left = hold_all(&streams).await;
+    let mut left = hold_all_and_kept(&streams).await;
     for answer in &mut left {
         answer.park(None, 1_000);
     }
