@@ -18,6 +18,7 @@ pub type Empty = ();
 /// that arrived: it is decoded, and refused where it must be, by `tepui_bigtable::filter`. The entries of a bulk are decoded once it is let in.
 pub mod kept {
     use tepui_bigtable::filter::WithFilter;
+    use tepui_bigtable::frame::Encoded;
     use tepui_bigtable::origin::WithOrigins;
 
     use super::v2;
@@ -44,6 +45,8 @@ pub mod kept {
 
     /// `google.bigtable.v2.ReadRowsResponse`.
     pub type ReadRowsResponse = tepui_bigtable::response::ReadRowsMessage;
+    /// `google.bigtable.v2.ReadModifyWriteRowResponse`.
+    pub type ReadModifyWriteRowResponse = Encoded<v2::ReadModifyWriteRowResponse>;
     /// `google.bigtable.v2.ReadRowsRequest`.
     pub type ReadRowsRequest = WithFilter<v2::ReadRowsRequest>;
     /// `google.bigtable.v2.CheckAndMutateRowRequest`.

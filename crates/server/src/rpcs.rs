@@ -177,7 +177,7 @@ const DATA: &[Rpc] = &[
     writing(repeating(served(
         "ReadModifyWriteRow",
         "v2::ReadModifyWriteRowRequest",
-        "v2::ReadModifyWriteRowResponse",
+        "kept::ReadModifyWriteRowResponse",
     ))),
     streaming(served(
         "GenerateInitialChangeStreamPartitions",

@@ -8,7 +8,7 @@ use prost::Message as _;
 use tepui_bigtable::authorized_view::AuthorizedView;
 use tepui_bigtable::chunk::LargeRows;
 use tepui_bigtable::error::{Error, Result as TepuiResult, Shown};
-use tepui_bigtable::frame::Framed;
+use tepui_bigtable::frame::{Encoded, Framed};
 use tepui_bigtable::origin::WithOrigins;
 use tepui_bigtable::read_rows::ReadRows;
 use tepui_bigtable::table::{Check, Table};
@@ -27,7 +27,7 @@ use crate::api::v2::{
     CheckAndMutateRowResponse, GenerateInitialChangeStreamPartitionsRequest,
     GenerateInitialChangeStreamPartitionsResponse, MutateRowResponse, MutateRowsResponse,
     PingAndWarmRequest, PingAndWarmResponse, ReadChangeStreamRequest, ReadChangeStreamResponse,
-    ReadModifyWriteRowRequest, ReadModifyWriteRowResponse, SampleRowKeysResponse,
+    ReadModifyWriteRowRequest, SampleRowKeysResponse,
 };
 use crate::call::{Address, Addressed};
 use crate::catalog::authorized_views::AuthorizedViews;
@@ -263,7 +263,7 @@ impl DataService {
     pub(super) async fn on_read_modify_write_row(
         &self,
         request: Request<ReadModifyWriteRowRequest>,
-    ) -> Result<Response<ReadModifyWriteRowResponse>, Status> {
+    ) -> Result<Response<kept::ReadModifyWriteRowResponse>, Status> {
         let large = large::hold_of(&request);
         let (head, request) = request.into_parts();
         let target = self.target_of(&request, &request.row_key, Access::Transaction).await?;
@@ -271,7 +271,9 @@ impl DataService {
             move || async move { target.table.read_to_change(&request, target.view()).await };
         let row = large::carry_out(large, read).await?.map_err(|error| from_error(&error))?;
         let large = large::hold_with(&head.hold, row.bytes());
-        let done = large::carry_out_in_time(large, move || row.change()).await?;
+        // Encoded there, too: the answer has the whole value once more.
+        let change = move || async move { row.change().await.map(Encoded::of) };
+        let done = large::carry_out_in_time(large, change).await?;
         done.map(|done| head.answer(done)).map_err(|error| from_error(&error))
     }
 
