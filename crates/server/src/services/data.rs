@@ -215,23 +215,24 @@ impl DataService {
         head.hold.check_answers().map_err(|error| from_error(&error))?;
         let target = self.target(&request, Access::Write).await?;
         let count = request.entry_count();
+        let wants_rate = rate::is_wanted(&head.headers);
+        // With its statuses, which may be a hundred thousand.
         let work = move || async move {
             let Target { table, priority, .. } = &target;
-            let failed = table.mutate_rows_encoded(request, *priority, target.view()).await;
-            (failed, target)
-        };
-        let (failed, target) = large::carry_out(large, work).await?;
-        let failed = failed.map_err(|error| from_error(&error))?;
-        let mut messages = in_messages(outcomes(count, failed));
-        if rate::is_wanted(&head.headers) {
-            // In each: the Java client takes one without for a server that gives none any more.
-            let pressure = target.table.pressure();
-            let info = pressure.map(|pressure| rate::advice(pressure, target.priority));
-            for message in &mut messages {
-                message.rate_limit_info = info;
+            let failed = table.mutate_rows_encoded(request, *priority, target.view()).await?;
+            let mut messages = in_messages(outcomes(count, failed));
+            if wants_rate {
+                // In each: the Java client takes one without for a server that gives none any more.
+                let pressure = table.pressure();
+                let info = pressure.map(|pressure| rate::advice(pressure, *priority));
+                for message in &mut messages {
+                    message.rate_limit_info = info;
+                }
             }
-        }
-        let made = Made::new(messages);
+            Ok(Made::new(messages))
+        };
+        let made = large::carry_out(large, work).await?;
+        let made = made.map_err(|error: Error| from_error(&error))?;
         let answer = (!Answer::is_over_at_once(made.bytes())).then(|| {
             let mut answer = self.streams.answer(head.hold.clone());
             answer.made(made.bytes(), self.clock.monotonic_micros());
