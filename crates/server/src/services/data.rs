@@ -160,8 +160,15 @@ impl DataService {
         let (head, request) = request.into_parts();
         let target = self.target(&request, Access::Read).await?;
         let large_rows = large_rows(&head.headers);
-        let begin = || target.table.read_rows_encoded(&request, large_rows, target.view());
-        let mut rows = head.hold.in_room_for_filter(begin, ReadRows::filter_bytes, true).await?;
+        let mut rows = match large::hold_with(&head.hold, 0) {
+            None => target.begin(&request, large_rows, &head.hold).await?,
+            // Of many keys, which take long to bring in order. Boxed, so that other reads stay small.
+            Some(hold) => {
+                let large = Some(hold.clone());
+                let begin = move || async move { target.begin(&request, large_rows, &hold).await };
+                Box::pin(large::carry_out(large, begin)).await??
+            }
+        };
         let answer = self.streams.answer(head.hold.clone());
         rows.read_ahead_at_most(answer.ahead_bytes_max() as usize);
         let messages = row_messages(RowMessages {
@@ -357,6 +364,17 @@ struct Target {
 impl Target {
     fn view(&self) -> Option<&AuthorizedView> {
         self.view.as_deref()
+    }
+
+    /// Begins a read: brings its keys in order and compares them with its filter, and all of that again where the filter has no room at once.
+    async fn begin(
+        &self,
+        request: &kept::ReadRowsRequest,
+        large_rows: LargeRows,
+        hold: &Hold,
+    ) -> Result<ReadRows, Status> {
+        let begin = || self.table.read_rows_encoded(request, large_rows, self.view());
+        hold.in_room_for_filter(begin, ReadRows::filter_bytes, true).await
     }
 }
 

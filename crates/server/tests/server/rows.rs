@@ -1,6 +1,30 @@
 //! Rows over the wire: written, read and refused.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tepui_engine::io::Clock;
+
 use super::*;
+
+/// The time, and whether a core's helper has asked for it.
+#[derive(Debug, Default)]
+struct HelpersClock {
+    time: SystemClock,
+    was_asked: AtomicBool,
+}
+
+impl Clock for HelpersClock {
+    fn now_micros(&self) -> i64 {
+        self.time.now_micros()
+    }
+
+    fn monotonic_micros(&self) -> u64 {
+        if std::thread::current().name().is_some_and(|name| name.starts_with("tepui-large")) {
+            self.was_asked.store(true, Ordering::Relaxed);
+        }
+        self.time.monotonic_micros()
+    }
+}
 
 #[tokio::test]
 async fn what_was_written_is_read_after_a_restart() {
@@ -58,6 +82,34 @@ async fn a_read_of_many_rows_is_answered_and_one_of_too_many_is_refused() {
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
     assert!(refused.message().contains("4000000 provided; limit 250000"), "{refused}");
     assert_eq!(server.rows().await.unwrap().len(), 2);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_read_of_many_keys_is_begun_beside_the_core() {
+    let clock = Arc::new(HelpersClock::default());
+    let env = Env { clock: Arc::<HelpersClock>::clone(&clock), ..memory() };
+    let server = start(&env).await;
+    server.create(&[]).await;
+    server.set("key-00000007", b"v").await.unwrap();
+    for (keys, is_large) in [(10, false), (100_000, true)] {
+        let row_keys = (0..keys).map(|n| format!("key-{n:08}").into()).collect();
+        let request = v2::ReadRowsRequest {
+            table_name: TABLE.to_owned(),
+            rows: Some(v2::RowSet { row_keys, ..Default::default() }),
+            rows_limit: 1,
+            // Timed from its beginning on.
+            request_stats_view: v2::read_rows_request::RequestStatsView::RequestStatsFull.into(),
+            ..Default::default()
+        };
+        let mut stream = server.data().read_rows(request).await.unwrap().into_inner();
+        let mut found = 0;
+        while let Some(message) = stream.message().await.unwrap() {
+            found += message.chunks.len();
+        }
+        assert_eq!(found, 1);
+        assert_eq!(clock.was_asked.load(Ordering::Relaxed), is_large, "{keys} keys");
+    }
     server.stop().await;
 }
 
