@@ -235,10 +235,16 @@ impl Chunker {
 
     /// Moves the values that the messages hold slices of into the messages' own memory.
     pub fn gather(&mut self) {
-        let Messages { next, behind, open, .. } = &mut self.messages;
-        for message in next.iter_mut().chain(behind).chain([open]) {
+        for message in self.sharing() {
             message.gather();
         }
+    }
+
+    /// The messages that hold slices of others' memory. Who puts something else in the place of one puts the same there in other memory.
+    pub(crate) fn sharing(&mut self) -> impl Iterator<Item = &mut ReadRowsMessage> {
+        let Messages { next, behind, open, .. } = &mut self.messages;
+        let all = next.iter_mut().chain(behind).chain([open]);
+        all.filter(|message| message.shared_bytes() > 0)
     }
 
     /// Whether nothing is left that was not handed out.

@@ -363,11 +363,47 @@ impl ReadRows {
     ///
     /// What was made into messages stays, as many bytes as before, in memory of its own.
     pub fn suspend(&mut self) {
+        self.let_go();
+        self.responder.chunker.gather();
+    }
+
+    /// The same for a thread that others wait for: what was made into more than a message of several rows is copied by its helper, a message
+    /// after the other. After an error comes the end. A caller that drops the returned future before it resolves must drop the read with it.
+    pub async fn suspend_aside(&mut self) -> Result<()> {
+        self.let_go();
+        let shared_bytes: usize =
+            self.responder.chunker.sharing().map(|message| message.shared_bytes()).sum();
+        if shared_bytes <= MESSAGE_BYTES_TARGET {
+            self.responder.chunker.gather();
+            return Ok(());
+        }
+        // Boxed, so that reads with nothing to copy stay small.
+        let gathered = Box::pin(self.gather_aside()).await;
+        if gathered.is_err() {
+            self.end();
+        }
+        gathered
+    }
+
+    async fn gather_aside(&mut self) -> Result<()> {
+        for message in self.responder.chunker.sharing() {
+            // The helper may leave them all to this thread.
+            others_first().await;
+            let mut taken = std::mem::take(message);
+            let gather = move || {
+                taken.gather();
+                taken
+            };
+            *message = self.aside.carry_out(self.tablet, gather).await?;
+        }
+        Ok(())
+    }
+
+    fn let_go(&mut self) {
         if let Some(reader) = &mut self.reader {
             reader.suspend();
         }
         self.responder.selection.forget();
-        self.responder.chunker.gather();
     }
 }
 

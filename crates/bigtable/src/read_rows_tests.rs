@@ -1,8 +1,12 @@
 //! Tests of what a read makes of rows: limits, messages and progress. Reading from tablets is tested
 //! in `tests/table.rs`.
 
+use std::sync::Mutex;
+
+use futures::FutureExt as _;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use prost::Message as _;
+use tepui_engine::aside;
 use tepui_engine::cell::{Cell, FamilyId, PinnedCell, Place};
 
 use super::*;
@@ -279,4 +283,75 @@ fn of_what_a_filter_drops_no_more_than_a_little_memory_is_held() {
     assert_eq!(keys, (0..READS).map(|read| key(read * VALUES + read)).collect::<Vec<_>>());
     assert!(rows.iter().all(|row| row.cells[0].value.len() == VALUE_BYTES));
     assert!(held_max <= 4, "{held_max} reads of a megabyte are in memory at once");
+}
+
+/// A helper that carries nothing out before it is told to.
+#[derive(Default)]
+struct Later(Mutex<Vec<Box<dyn FnOnce() + Send>>>);
+
+impl aside::Helper for Later {
+    fn carry_out(&self, _: Option<TabletId>, work: Box<dyn FnOnce() + Send>) {
+        self.0.lock().unwrap().push(work);
+    }
+
+    fn patience(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[test]
+fn what_was_made_of_a_large_row_is_copied_by_the_helper_a_message_after_the_other() {
+    const VALUE_BYTES: usize = 1 << 20;
+    const VALUES: usize = 8;
+    let there = Arc::new(());
+    let bytes = (0..VALUES * VALUE_BYTES).map(|i| (i % 251) as u8).collect();
+    let buffer = Bytes::from_owner(Buffer { bytes, _there: Arc::clone(&there) });
+    let cell = |i: usize| Cell {
+        family: FamilyId(1),
+        qualifier: format!("{i}").into(),
+        timestamp: 0,
+        value: buffer.slice(i * VALUE_BYTES..(i + 1) * VALUE_BYTES),
+    };
+    let mut responder = responder(None);
+    let row = Row { key: key(0), cells: (0..VALUES).map(cell).collect() };
+    let sent: Vec<_> = row.cells.iter().map(|cell| cell.value.to_vec()).collect();
+    responder.push(Seen::Row(row)).unwrap();
+    responder.finish();
+    let mut read = ReadRows {
+        reader: None,
+        responder,
+        failure: None,
+        stats: None,
+        turn: Turn::default(),
+        tablet: None,
+        aside: Aside::default(),
+        more_pieces_bytes: 0,
+    };
+    drop(buffer);
+    let later = Arc::new(Later::default());
+    let lent = aside::lend(Arc::<Later>::clone(&later));
+    let mut suspended = Box::pin(read.suspend_aside());
+    let mut pieces = 0;
+    // Others have their turns between them.
+    for _ in 0..3 * VALUES {
+        if let Some(done) = (&mut suspended).now_or_never() {
+            done.unwrap();
+            break;
+        }
+        let work = std::mem::take(&mut *later.0.lock().unwrap());
+        assert!(work.len() <= 1);
+        for piece in work {
+            pieces += 1;
+            piece();
+        }
+    }
+    drop((suspended, lent));
+    assert_eq!(pieces, VALUES);
+    assert_eq!(Arc::strong_count(&there), 1, "it keeps no memory but its own");
+    let mut decoder = Decoder::new(false);
+    for message in drain(&mut read.responder) {
+        decoder.push(message.into_frame()).unwrap();
+    }
+    let rows = decoder.finish().unwrap();
+    assert!(rows[0].cells.iter().map(|cell| &cell.value).eq(&sent));
 }

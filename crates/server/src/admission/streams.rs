@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use tepui_bigtable::error::{Error, Result};
 use tepui_bigtable::read_rows::ReadRows;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Connection, Gate, Hold};
@@ -86,6 +86,8 @@ struct Slot {
     connection: Arc<Connection>,
     hold: Hold,
     state: Mutex<Parked>,
+    /// The read is back from being suspended.
+    is_back: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -94,6 +96,9 @@ struct Parked {
     waits: bool,
     /// The read, while it waits for its client, and then for room; other answers hold nothing that they could let go of.
     rows: Option<ReadRows>,
+    /// The read is being suspended, which may take as long as a row of hundreds of megabytes takes to copy: so it is taken out meanwhile, and
+    /// who looks for it waits for it and not for this lock.
+    is_lent: bool,
     /// When the last message was made, in microseconds of the monotonic clock.
     since: u64,
     /// Bytes of the messages that its client has not taken.
@@ -103,7 +108,24 @@ struct Parked {
     suspended: bool,
 }
 
+impl Slot {
+    /// What was lent is suspended.
+    fn give_back(&self, rows: ReadRows) {
+        let mut parked = lock(&self.state);
+        (parked.rows, parked.is_lent, parked.suspended) = (Some(rows), false, true);
+        drop(parked);
+        self.is_back.notify_one();
+    }
+}
+
 impl Parked {
+    /// The read, which is to be given back.
+    fn lend(&mut self) -> Option<ReadRows> {
+        let rows = self.rows.take();
+        self.is_lent |= rows.is_some();
+        rows
+    }
+
     /// How long its client may take for the message that the transport has, in microseconds.
     fn patience(&self) -> u64 {
         let parts = self.bytes.saturating_sub(self.behind_bytes) / CLOSE_STALLED_BYTES;
@@ -221,16 +243,17 @@ impl Streams {
             let mut parked = lock(&slot.state);
             let waited = now.saturating_sub(parked.since);
             let stalled = waited >= STALLED_AFTER.as_micros() as u64;
-            if (stalled || short)
-                && !parked.suspended
-                && let Some(rows) = &mut parked.rows
-            {
-                rows.suspend();
-                parked.suspended = true;
-                self.suspended.fetch_add(1, Ordering::Relaxed);
-            }
             if parked.waits && waited >= parked.patience() {
                 stuck.push((slot, parked.bytes));
+            }
+            if (stalled || short) && !parked.suspended {
+                let lent = parked.lend();
+                drop(parked);
+                if let Some(mut rows) = lent {
+                    rows.suspend();
+                    slot.give_back(rows);
+                    self.suspended.fetch_add(1, Ordering::Relaxed);
+                }
             }
         }
         let share = (self.units_max / ANSWERS_PER_CONNECTION_PART) as usize;
@@ -634,7 +657,8 @@ impl Answer {
         let (streams, connection, hold) = (&self.streams, &self.connection, &self.hold);
         let (_, slot) = self.slot.get_or_insert_with(|| {
             let (connection, hold) = (Arc::clone(connection), hold.clone());
-            let slot = Arc::new(Slot { connection, hold, state: Mutex::default() });
+            let (state, is_back) = (Mutex::default(), Notify::new());
+            let slot = Arc::new(Slot { connection, hold, state, is_back });
             let id = streams.next.fetch_add(1, Ordering::Relaxed);
             lock(&streams.parked).insert(id, Arc::downgrade(&slot));
             (id, slot)
@@ -646,8 +670,15 @@ impl Answer {
     pub fn park(&mut self, rows: Option<ReadRows>, now: u64) {
         let bytes = self.charge.as_ref().map_or(self.uncovered_bytes, |charge| charge.bytes);
         let behind_bytes = self.behind_bytes + self.ahead_bytes;
-        *lock(&self.slot().state) =
-            Parked { waits: true, rows, since: now, bytes, behind_bytes, suspended: false };
+        *lock(&self.slot().state) = Parked {
+            waits: true,
+            rows,
+            is_lent: false,
+            since: now,
+            bytes,
+            behind_bytes,
+            suspended: false,
+        };
     }
 
     /// Bytes that its request holds for its message.
@@ -681,23 +712,32 @@ impl Answer {
         self.park(None, now);
     }
 
-    /// Takes the read back.
-    pub fn unpark(&mut self) -> Option<ReadRows> {
+    /// Takes the read back, when it is suspended if that is under way.
+    pub async fn unpark(&mut self) -> Option<ReadRows> {
         let (_, slot) = self.slot.as_ref()?;
-        let mut parked = lock(&slot.state);
-        if parked.suspended {
-            self.asked = self.streams.asked.load(Ordering::SeqCst);
+        loop {
+            {
+                let mut parked = lock(&slot.state);
+                if !parked.is_lent {
+                    if parked.suspended {
+                        self.asked = self.streams.asked.load(Ordering::SeqCst);
+                    }
+                    return parked.rows.take();
+                }
+            }
+            // Boxed, so that reads whose clients keep up stay small.
+            Box::pin(slot.is_back.notified()).await;
         }
-        parked.rows.take()
     }
 
     /// Suspends its read, which goes on, where that was asked of it since the last time.
-    pub fn lets_go(&mut self, rows: &mut ReadRows) {
+    pub async fn lets_go(&mut self, rows: &mut ReadRows) -> Result<()> {
         let asked = self.streams.asked.load(Ordering::SeqCst);
-        if std::mem::replace(&mut self.asked, asked) != asked {
-            rows.suspend();
-            self.streams.suspended.fetch_add(1, Ordering::Relaxed);
+        if std::mem::replace(&mut self.asked, asked) == asked {
+            return Ok(());
         }
+        self.streams.suspended.fetch_add(1, Ordering::Relaxed);
+        rows.suspend_aside().await
     }
 }
 

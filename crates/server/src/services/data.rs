@@ -430,14 +430,18 @@ impl RowMessages {
         }
         // While it waits for room the read stays where it can be suspended, as while it waits for its client: it may be for long.
         if let Err(error) = self.answer.make_room().await {
-            self.has_ended = true;
-            return Some((Err(from_error(&error)), self));
+            return Some(self.failed(&error));
         }
-        let mut rows = self.rows.take().or_else(|| self.answer.unpark())?;
+        let mut rows = match self.rows.take() {
+            Some(rows) => rows,
+            None => self.answer.unpark().await?,
+        };
         if std::mem::replace(&mut self.is_under_way, true) {
             others_first().await;
         }
-        self.answer.lets_go(&mut rows);
+        if let Err(error) = self.answer.lets_go(&mut rows).await {
+            return Some(self.failed(&error));
+        }
         let next = {
             let next = pin!(rows.next());
             self.answer.make(next).await?
@@ -450,11 +454,13 @@ impl RowMessages {
                 if !self.answer.covers(bytes + ahead_bytes) {
                     rows.drop_ahead();
                     ahead_bytes = 0;
-                    rows.suspend();
                     message.gather();
-                    if let Err(error) = self.answer.cover(bytes).await {
-                        self.has_ended = true;
-                        return Some((Err(from_error(&error)), self));
+                    let covered = match rows.suspend_aside().await {
+                        Ok(()) => self.answer.cover(bytes).await,
+                        Err(error) => Err(error),
+                    };
+                    if let Err(error) = covered {
+                        return Some(self.failed(&error));
                     }
                 }
                 self.has_ended = rows.has_ended();
@@ -467,8 +473,14 @@ impl RowMessages {
                 }
                 Some((Ok((message, is_over)), self))
             }
-            Err(error) => Some((Err(from_error(&error)), self)),
+            Err(error) => Some(self.failed(&error)),
         }
+    }
+
+    /// Its end.
+    fn failed(mut self, error: &Error) -> (RowMessage, Self) {
+        self.has_ended = true;
+        (Err(from_error(error)), self)
     }
 }
 
@@ -594,7 +606,7 @@ mod tests {
         let first;
         (first, messages) = next(messages).await;
         // Its client has asked for more by then.
-        messages.rows = messages.answer.unpark();
+        messages.rows = messages.answer.unpark().await;
         streams.relieve(0, true, &Gate::new(1 << 20, 1 << 20, 1 << 20));
         assert_eq!(streams.figures().suspended, 0, "it is not between two messages");
         let before = engine.memory().memtables;

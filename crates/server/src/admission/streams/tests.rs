@@ -494,3 +494,19 @@ fn answers_that_are_made_without_room_are_counted_and_keep_others_from_being_beg
     hold(&other).check_answers().unwrap();
     assert_eq!(streams.figures().bytes, 0);
 }
+
+#[tokio::test]
+async fn who_asks_for_a_read_while_it_is_being_suspended_waits_for_that_and_holds_up_no_others() {
+    let streams = Arc::new(Streams::new(8 << 20));
+    let mut read = made(&streams, None, 1 << 20).await;
+    read.park(None, 0);
+    let slot = Arc::clone(&read.slot.as_ref().unwrap().1);
+    for _ in 0..2 {
+        lock(&slot.state).is_lent = true;
+        let mut waits = Box::pin(read.unpark());
+        assert!(waits.as_mut().now_or_never().is_none());
+        lock(&slot.state).is_lent = false;
+        slot.is_back.notify_one();
+        assert!(waits.as_mut().now_or_never().is_some());
+    }
+}
