@@ -21,6 +21,7 @@ use futures::stream::FuturesOrdered;
 use tepui_engine::aside::Aside;
 use tepui_engine::cell::{PinnedRow, ReadRow, Row, RowRange};
 use tepui_engine::io::{Clock, Rng};
+use tepui_engine::memtable::SHARED_VALUE_BYTES_MIN;
 use tepui_engine::read::{Projection, RowStream};
 use tepui_engine::tablet::{ReadView, ScanOptions, Tablet, TabletId};
 
@@ -76,6 +77,11 @@ const LOOKED_AT_BYTES_MAX: usize = 64 << 20;
 /// so that others would wait for half a millisecond. With fewer, rows would wait for the way there and back for little.
 const WIDE_ROW_CELLS: usize = 4096;
 
+/// Bytes of a row's cells that are copied into messages from which on the row is the helper's, too, whatever its cells: as many take half a
+/// millisecond where memory is slow, and values that are left where they are none of that. With fewer, rows would wait for the way there and
+/// back for little.
+const COPIED_ROW_BYTES: usize = 512 << 10;
+
 /// Bytes of values that a filter may drop before those that it let pass are copied. A value in a message is a slice of the
 /// memory that it was read into, with a hundred others perhaps: where one in a hundred passes, a message of a megabyte would
 /// hold a hundred, and nobody counts those. More holds more beside each message; with less, values would be copied although
@@ -126,6 +132,15 @@ impl Seen {
         match self {
             Self::Row(row) => row.key.len(),
             Self::Pinned(row) => row.key.len(),
+            Self::Nothing(_) | Self::Mark(_) | Self::RangeEnd { .. } => 0,
+        }
+    }
+
+    /// Bytes of its cells that a message has for itself.
+    fn copied_bytes(&self) -> usize {
+        match self {
+            Self::Row(row) => copied_bytes(&row.cells),
+            Self::Pinned(row) => copied_bytes(&row.cells),
             Self::Nothing(_) | Self::Mark(_) | Self::RangeEnd { .. } => 0,
         }
     }
@@ -680,6 +695,11 @@ fn value_bytes<C: RowCell>(cells: &[C]) -> usize {
     cells.iter().map(C::value_len).sum()
 }
 
+fn copied_bytes<C: RowCell>(cells: &[C]) -> usize {
+    let shared = |cell: &C| Some(cell.value_len()).filter(|len| *len >= SHARED_VALUE_BYTES_MIN);
+    cells.iter().map(|cell| cell.bytes() as usize - shared(cell).unwrap_or(0)).sum()
+}
+
 fn row_bytes<C: RowCell>(cells: &[C]) -> usize {
     cells.iter().map(|cell| cell.bytes() as usize).sum()
 }
@@ -782,6 +802,12 @@ impl Responder {
         let cells = seen.cells();
         match self.selection.pace(cells, seen.key_bytes(), row_bytes) {
             Pace::Short if cells >= WIDE_ROW_CELLS => Pace::Long,
+            // The cells of other rows need not be looked at.
+            Pace::Short
+                if row_bytes >= COPIED_ROW_BYTES && seen.copied_bytes() >= COPIED_ROW_BYTES =>
+            {
+                Pace::Long
+            }
             pace => pace,
         }
     }

@@ -204,6 +204,27 @@ fn rows_of_large_values_are_counted_by_their_bytes() {
 }
 
 #[test]
+fn rows_of_which_much_is_copied_hold_up_no_others() {
+    let responder = responder(None);
+    let pace = |cells: usize, value_bytes: usize| {
+        let Seen::Row(mut one) = row(0, true) else { unreachable!() };
+        one.cells[0].value = vec![0; value_bytes].into();
+        let cells = vec![one.cells[0].clone(); cells];
+        let seen = Seen::Row(Row { key: key(0), cells });
+        responder.pace(&seen, seen.row_bytes())
+    };
+    let small = SHARED_VALUE_BYTES_MIN - 1;
+    assert_eq!(pace(WIDE_ROW_CELLS - 1, small), Pace::Long);
+    assert_eq!(pace(COPIED_ROW_BYTES / small + 1, small), Pace::Long);
+    assert_eq!(pace(COPIED_ROW_BYTES / small - 1, small), Pace::Short);
+    assert_eq!(pace(10, 100), Pace::Short);
+    // Left where they are.
+    assert_eq!(pace(100, SHARED_VALUE_BYTES_MIN), Pace::Short);
+    assert_eq!(pace(1_000, SHARED_VALUE_BYTES_MIN), Pace::Short);
+    assert_eq!(pace(1, 64 << 20), Pace::Short);
+}
+
+#[test]
 fn fewer_rows_are_read_ahead_where_rows_are_large_or_few_are_wanted() {
     let max = POINT_READS_MAX;
     let mut reader = RowReader::new(Pieces::new(), false, &Projection::default());
