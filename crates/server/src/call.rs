@@ -9,7 +9,8 @@
 //!
 //! A client that went away is noticed by the transport, which drops its call; a deadline is for proxies that do not
 //! pass a cancellation on, and for calls that wait long in a queue. It counts from the arrival of the request's head, so that a
-//! body that comes slowly, or waits for room ([`crate::admission`]), takes its share. What a write has given to the commit log when
+//! body that comes slowly, or waits for room ([`crate::admission`]), takes its share. A stream whose client does not read is told of it when it
+//! is next asked for a message, and its read ends before ([`Streams::relieve`](crate::admission::Streams::relieve)). What a write has given to the commit log when
 //! it is dropped still happens, as with any lost answer.
 
 use std::future::Future;
@@ -134,7 +135,8 @@ impl Deadline {
         tokio::time::sleep_until(self.0)
     }
 
-    fn has_passed(self) -> bool {
+    /// Whether nobody waits any more.
+    pub fn has_passed(self) -> bool {
         self.0 <= Instant::now()
     }
 }

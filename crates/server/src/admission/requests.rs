@@ -607,6 +607,11 @@ impl Hold {
         (rooms.decoded, rooms.filter) = (None, None);
     }
 
+    /// Gives back all room: nothing is left of the request but its answer.
+    pub fn is_gone(&self) {
+        drop(std::mem::take(&mut *self.0.rooms()));
+    }
+
     /// Bytes of the budget that the request holds for its message.
     pub fn room_bytes(&self) -> u64 {
         self.0.rooms().message.as_ref().map_or(0, MessageRoom::bytes)

@@ -32,6 +32,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Connection, Gate, Hold};
+use crate::call::Deadline;
 use crate::limits::{
     ANSWER_WAIT, ANSWERS_PER_CONNECTION_PART, CLOSE_STALLED_AFTER, CLOSE_STALLED_BYTES,
     ENDS_AT_ONCE_BYTES, FIRST_MESSAGE_TURN, FIRST_MESSAGE_TURN_BYTES,
@@ -223,7 +224,8 @@ impl Streams {
         lock(&self.parked).values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Suspends the reads whose clients have stalled, and those that have waited as long for room. Where answers wait
+    /// Ends the reads whose deadline has passed: nobody asks for their next message, with which they would be told, while the transport has one that
+    /// is not taken. Suspends those whose clients have stalled, and those that have waited as long for room. Where answers wait
     /// for the budget, closes the connection that holds most of it with messages that its client does not take. Where requests waited in vain for
     /// theirs at the `gate`, and the reads of connections with such answers keep [`STALLED_REQUESTS_PART`] of it, closes the one whose reads keep
     /// most: what waits for room behind those answers keeps it as well. One in each call, since others may go on by that. `now` is the
@@ -246,7 +248,13 @@ impl Streams {
             if parked.waits && waited >= parked.patience() {
                 stuck.push((slot, parked.bytes));
             }
-            if (stalled || short) && !parked.suspended {
+            if parked.rows.is_some() && slot.hold.deadline().is_some_and(Deadline::has_passed) {
+                let ended = parked.rows.take();
+                drop(parked);
+                // Of what it was asked for keys are left, which it has.
+                drop(ended);
+                slot.hold.is_gone();
+            } else if (stalled || short) && !parked.suspended {
                 let lent = parked.lend();
                 drop(parked);
                 if let Some(mut rows) = lent {
@@ -712,7 +720,7 @@ impl Answer {
         self.park(None, now);
     }
 
-    /// Takes the read back, when it is suspended if that is under way.
+    /// Takes the read back, when it is suspended if that is under way. `None` where its deadline has passed.
     pub async fn unpark(&mut self) -> Option<ReadRows> {
         let (_, slot) = self.slot.as_ref()?;
         loop {

@@ -29,7 +29,7 @@ use crate::api::v2::{
     PingAndWarmRequest, PingAndWarmResponse, ReadChangeStreamRequest, ReadChangeStreamResponse,
     ReadModifyWriteRowRequest, SampleRowKeysResponse,
 };
-use crate::call::{Address, Addressed};
+use crate::call::{Address, Addressed, passed};
 use crate::catalog::authorized_views::AuthorizedViews;
 use crate::change_streams::ChangeStreams;
 use crate::grpc::{Made, Messages, Request};
@@ -432,9 +432,13 @@ impl RowMessages {
         if let Err(error) = self.answer.make_room().await {
             return Some(self.failed(&error));
         }
-        let mut rows = match self.rows.take() {
-            Some(rows) => rows,
-            None => self.answer.unpark().await?,
+        let rows = match self.rows.take() {
+            Some(rows) => Some(rows),
+            None => self.answer.unpark().await,
+        };
+        let Some(mut rows) = rows else {
+            self.has_ended = true;
+            return Some((Err(passed()), self));
         };
         if std::mem::replace(&mut self.is_under_way, true) {
             others_first().await;
@@ -521,7 +525,9 @@ fn in_messages(entries: impl Iterator<Item = Entry>) -> Vec<MutateRowsResponse> 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::time::Duration;
 
+    use http::HeaderName;
     use tepui_bigtable::schema::{FamilySchema, TableSchema};
     use tepui_engine::cell::{Mutation, RowBatch, RowRange};
     use tepui_engine::db::{Engine, EngineOptions};
@@ -530,6 +536,7 @@ mod tests {
     use super::*;
     use crate::admission::Gate;
     use crate::api::v2::ReadRowsRequest;
+    use crate::call::Deadline;
 
     #[test]
     fn statuses_of_many_entries_come_in_bounded_messages_in_order() {
@@ -624,6 +631,35 @@ mod tests {
         }
         assert!(bytes > 60 * (100 << 10), "{bytes}");
         assert_eq!(streams.figures().suspended, 1, "once for each time that it is asked");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_nobody_reads_keeps_nothing_after_its_deadline() {
+        let (engine, table) = large_table(60).await;
+        let streams = Arc::new(Streams::new(64 << 20));
+        let gate = Arc::new(Gate::new(4 << 20, 4 << 20, 1 << 20));
+        let headers = [(HeaderName::from_static("grpc-timeout"), "10S".parse().unwrap())];
+        let deadline = Deadline::of(&headers.into_iter().collect());
+        let hold = Hold::new(Some(Arc::clone(&gate)), streams.connection(), deadline);
+        hold.make_room_to_decode(1 << 20, true).await.unwrap();
+        let messages = RowMessages {
+            rows: Some(table.read_rows(ReadRowsRequest::default()).unwrap()),
+            is_under_way: false,
+            has_ended: false,
+            answer: streams.answer(hold.clone()),
+            clock: engine.clock(),
+        };
+        let (first, messages) = messages.next().await.unwrap();
+        first.unwrap();
+        streams.relieve(0, false, &gate);
+        assert!(hold.request_bytes() > 0);
+        tokio::time::advance(Duration::from_secs(10)).await;
+        streams.relieve(0, false, &gate);
+        assert_eq!(hold.request_bytes(), 0);
+        // It does not look as if it had come to its end, should it be asked in this moment.
+        let (next, messages) = messages.next().await.unwrap();
+        assert_eq!(next.unwrap_err().code(), tonic::Code::DeadlineExceeded);
+        assert!(messages.next().await.is_none());
     }
 
     #[test]
