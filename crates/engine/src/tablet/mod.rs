@@ -270,9 +270,12 @@ impl Tablet {
         &self.range
     }
 
-    /// Sets the families; compaction starts to act by it. Dropped families disappear at once.
+    /// Sets the families; compaction starts to act by it. Dropped families disappear at once. Blocks while an edit of the manifest is written.
     pub fn set_schema(&self, schema: Arc<TabletSchema>) {
+        // Whoever asked by the rules so far whether cells may go installs it first: nothing goes by them once this has returned.
+        let manifest = self.lock_manifest();
         self.schema.store(Some(schema));
+        drop(manifest);
         let mut picks = self.picks();
         (picks.collect_at, picks.expired_at, picks.eager_at) = (0, 0, 0);
         picks.nothing_to_reclaim = None;

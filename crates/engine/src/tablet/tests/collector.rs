@@ -1,5 +1,6 @@
 //! The collector between two of its steps, and jobs that run while changes begin to be kept.
 
+use std::sync::mpsc::channel;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
@@ -308,6 +309,65 @@ fn what_is_under_way_when_a_rule_is_relaxed_takes_nothing_away_by_the_old_one() 
         ruled.put(&[3_000]);
         ruled.idle();
         assert_eq!(ruled.cells(), [3_000, 2_000]);
+    }
+}
+
+#[test]
+fn what_is_there_once_a_rule_was_relaxed_stays() {
+    const ONE_VERSION: GcRule = GcRule::MaxVersions(1);
+    type Job = fn(&Ruled);
+    let flush: Job = |ruled| block_on(ruled.rig.tablet.flush()).unwrap();
+    let flushed: Job = |ruled| {
+        block_on(ruled.rig.tablet.flush()).unwrap();
+        ruled.put(&[START_MICROS + 1_000]);
+        block_on(ruled.rig.tablet.flush()).unwrap();
+    };
+    let merged: Job = |ruled| {
+        ruled.rig.engine.compact_fully().unwrap();
+        ruled.clock.clock.advance_micros(2 * HOUR_MICROS as u64);
+    };
+    let merge: Job = |ruled| {
+        ruled.rig.claim_fully().run().unwrap();
+    };
+    let drop_expired: Job = |ruled| {
+        ruled.rig.tablet.claim_expired().expect("all of it has expired").run().unwrap();
+    };
+    let jobs: [(_, Job, Job); 3] = [
+        (ONE_VERSION, |ruled| ruled.put(&[START_MICROS + 1_000]), flush),
+        (ONE_VERSION, flushed, merge),
+        (GcRule::MaxAge(HOUR_MICROS), merged, drop_expired),
+    ];
+    for (rule, prepare, job) in jobs {
+        let memory = Arc::new(MemoryFiles::new());
+        let files = FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>);
+        let ruled = Ruled::over(rule, memory, Arc::new(files.clone()));
+        ruled.put(&[START_MICROS]);
+        prepare(&ruled);
+        let (edit_begins, edit_began) = channel();
+        let (relaxed, was_relaxed) = channel();
+        let was_relaxed = Mutex::new(was_relaxed);
+        let is_first = AtomicBool::new(true);
+        files.before_sync(Some(Arc::new(move |path: &Path| {
+            if path.to_string_lossy().contains("MANIFEST") && is_first.swap(false, Ordering::SeqCst)
+            {
+                edit_begins.send(()).unwrap();
+                // A change that does not wait for the edit is made within this time; one that does is not, which only time can tell.
+                let _ = was_relaxed.lock().unwrap().recv_timeout(Duration::from_millis(300));
+            }
+        })));
+        std::thread::scope(|scope| {
+            let ruled = &ruled;
+            let relaxing = scope.spawn(move || {
+                edit_began.recv_timeout(Duration::from_mins(1)).expect("the job makes an edit");
+                let families = [(FamilyId(1), FamilyOptions::default())].into();
+                ruled.rig.tablet.set_schema(Arc::new(TabletSchema { families }));
+                let cells = ruled.cells();
+                let _ = relaxed.send(());
+                cells
+            });
+            job(ruled);
+            assert_eq!(relaxing.join().unwrap(), ruled.cells());
+        });
     }
 }
 
