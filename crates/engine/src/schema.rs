@@ -44,6 +44,25 @@ impl GcRule {
         }
     }
 
+    /// When, after this time (microseconds), such a cell may go the next time for an age that the rule names, be it that there are fewer newer ones than
+    /// `newer`: each of the moments from which on it may go, with that many of them down to none, is one of these.
+    pub fn may_go_after(&self, newer: u32, timestamp: i64, after: i64) -> Option<i64> {
+        let first = self.collects_from(newer, timestamp)?.max(after.checked_add(1)?);
+        let last = self.collects_from(0, timestamp).unwrap_or(i64::MAX);
+        self.comes_of_age(timestamp, first).filter(|at| *at <= last)
+    }
+
+    /// When a cell comes first, from then on, to an age that the rule names.
+    fn comes_of_age(&self, timestamp: i64, from: i64) -> Option<i64> {
+        match self {
+            Self::MaxVersions(_) => None,
+            Self::MaxAge(_) => self.collects_from(0, timestamp).filter(|at| *at >= from),
+            Self::Union(rules) | Self::Intersection(rules) => {
+                rules.iter().filter_map(|r| r.comes_of_age(timestamp, from)).min()
+            }
+        }
+    }
+
     /// The least age at which the rule lets a cell go that has all the newer versions it asks for, in microseconds; `None` where it
     /// names no age.
     pub fn least_age(&self) -> Option<i64> {
@@ -203,6 +222,30 @@ mod tests {
             }
         }
         assert!(!MaxAge(i64::MAX).collects(9, 40, 1_000));
+    }
+
+    #[test]
+    fn a_rule_says_when_a_cell_may_go_next_whatever_becomes_of_newer_ones() {
+        use GcRule::{Intersection, MaxAge, MaxVersions, Union};
+        let second = || Intersection(vec![MaxVersions(1), MaxAge(50)]);
+        let rules = [
+            MaxVersions(1),
+            MaxAge(30),
+            Union(vec![MaxVersions(2), MaxAge(50)]),
+            second(),
+            Union(vec![Intersection(vec![MaxVersions(3), MaxAge(10)]), second(), MaxAge(90)]),
+        ];
+        for rule in &rules {
+            for newer in 0..5 {
+                for after in 0..200 {
+                    let moments = (0..=newer).filter_map(|newer| rule.collects_from(newer, 40));
+                    let expected = moments.filter(|at| *at > after).min();
+                    let next = rule.may_go_after(newer, 40, after);
+                    assert_eq!(next, expected, "{rule:?} {newer} {after}");
+                }
+            }
+        }
+        assert_eq!(MaxAge(30).may_go_after(0, 40, i64::MAX), None);
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //!
 //! A file is enough to find them by: no cell of it is hidden by another record of it, since what is hidden is left out when it is
 //! written; and, as in [`gc`](super::gc), records elsewhere only add newer cells or hide some. So every cell that is
-//! let go by what the file has was either deleted elsewhere or may go. Versions of a column that lie in several files are found
+//! let go by what the file has was either deleted elsewhere or may go; or it stays since newer ones were deleted that the file counts, and is looked
+//! at again when it comes to the age at which it may go with fewer of them. Versions of a column that lie in several files are found
 //! once a compaction has merged them into one.
 
 use crate::cell::{Cell, KeyView, Mutation, Row, Timestamp, TimestampRange};
@@ -58,19 +59,15 @@ impl<'a> Candidates<'a> {
             self.newer = self.newer.saturating_add(1);
         }
         self.timestamp = timestamp;
-        match rule.collects_from(self.newer, timestamp) {
-            Some(from) if from <= self.now_micros => {
-                self.deleted_micros.is_none_or(|deleted| deleted < from)
-            }
-            Some(from) => {
-                self.due_micros = self.due_micros.min(from);
-                false
-            }
-            None => false,
+        let next_after = |micros| rule.may_go_after(self.newer, timestamp, micros);
+        self.due_micros = self.due_micros.min(next_after(self.now_micros).unwrap_or(i64::MAX));
+        match self.deleted_micros {
+            None => rule.collects(self.newer, timestamp, self.now_micros),
+            Some(deleted) => next_after(deleted).is_some_and(|at| at <= self.now_micros),
         }
     }
 
-    /// When the next of the cells that were taken in may go, without any other being written.
+    /// When the next of the cells that were taken in may go, without any other being written; or may have to, where newer ones were deleted.
     pub(crate) fn due_micros(&self) -> i64 {
         self.due_micros
     }
@@ -242,5 +239,25 @@ mod tests {
         assert_eq!(walk(10_000, None), (vec![4, 8], 10_501));
         assert_eq!(walk(10_501, Some(10_000)), (vec![10], 11_001));
         assert_eq!(walk(99_000, Some(10_501)), (vec![6, 7], i64::MAX));
+    }
+
+    #[test]
+    fn a_cell_that_may_go_for_its_newer_ones_or_its_age_is_looked_at_for_each() {
+        let gc = Some(GcRule::Union(vec![GcRule::MaxVersions(1), GcRule::MaxAge(5_000)]));
+        let family = FamilyOptions { gc, ..FamilyOptions::default() };
+        let schema = TabletSchema { families: [(FamilyId(1), family)].into() };
+        let walk = |now_micros, deleted_micros| {
+            let mut candidates = Candidates::new(&schema, now_micros, deleted_micros);
+            let mut take = |timestamp| {
+                let mut key = Vec::new();
+                encode_key(b"r", FamilyId(1), Some(b"q"), timestamp, 1, Kind::Value, &mut key);
+                candidates.take(KeyView::parse(&key).unwrap())
+            };
+            ([9_000, 8_000].map(&mut take), candidates.due_micros())
+        };
+        assert_eq!(walk(10_000, None), ([false, true], 13_001));
+        assert_eq!(walk(10_001, Some(10_000)), ([false, false], 13_001));
+        assert_eq!(walk(13_001, Some(10_001)), ([false, true], 14_001));
+        assert_eq!(walk(14_001, Some(13_001)), ([true, false], i64::MAX));
     }
 }

@@ -170,7 +170,8 @@ impl Drop for Look {
 impl Tablet {
     /// Claims a piece of a file that may hold cells to delete, if changes are kept and it is time to look. Of the cells that a
     /// walk judges, one that rules let go later, without any other being written, is so by its age, which the file tells: so
-    /// what was deleted when the file was walked before need not be read again.
+    /// what was deleted when the file was walked before need not be read again, until it comes to an age at which it may go with fewer newer cells
+    /// than the file counts, of which some may be deleted.
     pub(crate) fn claim_to_look(self: &Arc<Self>) -> Option<Look> {
         self.changes_kept()?;
         let schema = self.schema.load_full().filter(|schema| schema.has_user_rules())?;

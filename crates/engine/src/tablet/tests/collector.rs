@@ -467,6 +467,23 @@ fn a_file_whose_walk_fails_is_left_alone_for_longer_each_time() {
 }
 
 #[test]
+fn a_version_that_stays_since_newer_ones_were_deleted_goes_when_it_comes_to_its_age() {
+    let either = vec![GcRule::MaxVersions(1), GcRule::MaxAge(HOUR_MICROS)];
+    let ruled = Ruled::kept(GcRule::Union(either));
+    ruled.put(&[START_MICROS, START_MICROS - HOUR_MICROS / 2]);
+    block_on(ruled.rig.tablet.flush()).unwrap();
+    // In memory, where a walk of the file does not see it.
+    ruled.apply(vec![delete(START_MICROS, START_MICROS + 1_000)]);
+    ruled.rig.tablet.claim_to_look().expect("the file has two versions").run().unwrap();
+    assert_eq!(ruled.cells(), [START_MICROS - HOUR_MICROS / 2]);
+    ruled.clock.clock.advance_micros(HOUR_MICROS as u64 / 2);
+    assert!(ruled.rig.tablet.claim_to_look().is_none(), "nothing is older than an hour");
+    ruled.clock.clock.advance_micros(ruled.rig.engine.options().gc_interval_ms * 1_000);
+    ruled.rig.tablet.claim_to_look().expect("it is older now").run().unwrap();
+    assert!(ruled.cells().is_empty());
+}
+
+#[test]
 fn a_look_by_rules_that_have_changed_meanwhile_does_not_count() {
     let ruled = Ruled::kept(GcRule::MaxVersions(2));
     ruled.put(&[1_000, 2_000, 3_000]);
