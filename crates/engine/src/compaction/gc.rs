@@ -15,7 +15,9 @@
 //!   in sight. Where the cell was collectable before it was written, a count in sight is enough, since a rule promises only that
 //!   cells it does not collect stay. It was not where the rule asks for an age, too, and the cell came to that only afterwards, or
 //!   where the rule itself is younger than the deletion. Then the cell may be the last one that is left of its column, and is not
-//!   collected for its number of newer ones until the deletion is in sight ([`Times::deletions_micros`]).
+//!   collected for its number of newer ones until the deletion is in sight ([`Times::deletions_micros`]). A cell out of sight that was
+//!   collected is one that hides, too. By the rule that is in force, all that is older in its column was collectable with it; by
+//!   one before, it was not ([`Times::burials_micros`]).
 //!   Hidden cells are not counted, as a read would not see them.
 //! * Unions and intersections combine these. No rule ever stops collecting a cell when the cell gets
 //!   older or gets more newer neighbours, so a cell that was collected early is one that a compaction
@@ -63,12 +65,14 @@ pub struct Times {
     /// From when on there may be deletions of single cells that are out of sight, and newer than what is in sight of their rows; `i64::MAX` where
     /// there are none. Those that come later than now do not count: what is collected now was collectable before them.
     pub deletions_micros: i64,
+    /// From when on cells were written, at the earliest, that were collected since and buried out of sight, as above.
+    pub burials_micros: i64,
 }
 
 impl Times {
     /// Of a compaction that sees all deletions there are.
     pub fn all_in_sight(now_micros: i64) -> Self {
-        Self { now_micros, deletions_micros: i64::MAX }
+        Self { now_micros, deletions_micros: i64::MAX, burials_micros: i64::MAX }
     }
 }
 
@@ -131,7 +135,8 @@ impl ColumnGc {
         if from > times.now_micros || in_snapshot {
             return Verdict::KeepUntil(from);
         }
-        let counted = from.max(family.gc_since_micros) <= times.deletions_micros;
+        let counted = from.max(family.gc_since_micros) <= times.deletions_micros
+            && family.gc_since_micros <= times.burials_micros;
         if counted || rule.collects(0, timestamp, times.now_micros) {
             return Verdict::Collect;
         }
@@ -188,7 +193,7 @@ mod tests {
         let again = 100 + COUNTED_AGAIN_MICROS_MIN;
         let second = |rule, gc_since_micros, deletions_micros| {
             let family = FamilyOptions { gc_since_micros, ..by(rule) };
-            let times = Times { now_micros: 100, deletions_micros };
+            let times = Times { deletions_micros, ..Times::all_in_sight(100) };
             let mut column = ColumnGc::default();
             assert_ne!(column.judge(Some(&family), 90, true, false, times), Verdict::Collect);
             column.judge(Some(&family), 40, true, false, times)
@@ -207,6 +212,25 @@ mod tests {
         assert_eq!(second(either(), 61, 60), Verdict::Collect);
         let later = Union(vec![MaxVersions(1), MaxAge(70)]);
         assert_eq!(second(later, 61, 60), Verdict::KeepUntil(111));
+    }
+
+    #[test]
+    fn a_cell_is_not_collected_for_newer_ones_that_may_be_buried_by_an_older_rule() {
+        let second = |gc_since_micros| {
+            let family = FamilyOptions { gc_since_micros, ..by(GcRule::MaxVersions(1)) };
+            let times = Times { burials_micros: 60, ..Times::all_in_sight(100) };
+            let mut column = ColumnGc::default();
+            assert_eq!(column.judge(Some(&family), 90, true, false, times), Verdict::Keep);
+            column.judge(Some(&family), 40, true, false, times)
+        };
+        assert_eq!(second(61), Verdict::KeepUntil(100 + COUNTED_AGAIN_MICROS_MIN));
+        assert_eq!(second(60), Verdict::Collect);
+        // What was collected by the rule that is in force took nothing from it, however late the cell came to its age.
+        let both = GcRule::Intersection(vec![GcRule::MaxVersions(1), GcRule::MaxAge(50)]);
+        let times = Times { burials_micros: 60, ..Times::all_in_sight(100) };
+        let mut column = ColumnGc::default();
+        assert_eq!(column.judge(Some(&by(both.clone())), 90, true, false, times), Verdict::Keep);
+        assert_eq!(column.judge(Some(&by(both)), 40, true, false, times), Verdict::Collect);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Since when there may be deletions of single cells that a flush or a compaction does not see, though they are newer than what it
-//! reads: what it may collect depends on them ([`crate::compaction::gc`]).
+//! Since when there may be deletions of single cells that a flush or a compaction does not see, or cells that were collected and buried, though they
+//! are newer than what it reads: what it may collect depends on them ([`crate::compaction::gc`]).
 //!
 //! They lie in files above, in memtables, and in writes that have a sequence and are in no memtable yet. So the clock is asked first, the
 //! log second, and the view is taken last: what is in none of these by then comes after the time that the clock has told.
@@ -39,8 +39,15 @@ pub(super) fn with_newer<'v>(
     files: impl IntoIterator<Item = &'v SstRef>,
     memtables: impl IntoIterator<Item = &'v Memtable>,
 ) -> Times {
-    let in_files =
-        files.into_iter().filter_map(|file| first_deletion(view.properties(file), file.min_seq));
+    let (mut deleted, mut buried): (Vec<Seq>, Option<Seq>) = (Vec::new(), None);
+    for file in files {
+        let properties = view.properties(file);
+        deleted.extend(first_deletion(properties, file.min_seq));
+        // Which of its records garbage collection has left it does not say.
+        if properties.is_none_or(|found| found.cell_tombstones > 0) {
+            buried = Some(buried.map_or(file.min_seq, |first| first.min(file.min_seq)));
+        }
+    }
     // Rows are deleted as a whole, and what is newer than a cell goes with it.
     let deletes = |memtable: &&Memtable| {
         let families = memtable.families();
@@ -48,8 +55,13 @@ pub(super) fn with_newer<'v>(
     };
     let in_memory = memtables.into_iter().filter(deletes);
     let first = in_memory.filter_map(|memtable| memtable.seq_range()).map(|(first, _)| first);
-    let since = in_files.chain(first).min().map_or(i64::MAX, commit_micros);
-    Times { deletions_micros: since.min(times.deletions_micros), ..times }
+    let since = deleted.into_iter().chain(first).min().map_or(i64::MAX, commit_micros);
+    let buried = buried.map_or(i64::MAX, commit_micros);
+    Times {
+        deletions_micros: since.min(times.deletions_micros),
+        burials_micros: buried.min(times.burials_micros),
+        ..times
+    }
 }
 
 #[cfg(test)]

@@ -163,6 +163,29 @@ fn a_version_that_a_deletion_has_left_alone_stays_when_versions_are_counted_from
 }
 
 #[test]
+fn a_version_stays_whose_newer_one_was_collected_by_an_earlier_rule() {
+    let rig = Rig::new(tiny_options(), schema(GcRule::MaxAge(10 * DAY_MICROS)), 1);
+    let (newer, older) = (START_MICROS, START_MICROS - DAY_MICROS);
+    rig.apply(b"r", vec![put(1, "q", newer, "v"), put(1, "q", older, "v")]);
+    futures::executor::block_on(rig.tablet.flush()).unwrap();
+    rig.engine.compact_fully().unwrap();
+    rig.clock.advance_micros(10 * DAY_MICROS as u64 + 1_000_000);
+    // The flush collects it, and with it what lies below.
+    rig.apply(b"r", vec![put(1, "q", newer, "v")]);
+    futures::executor::block_on(rig.tablet.flush()).unwrap();
+    assert_eq!(timestamps(&rig, b"r"), [older]);
+    let gc_since_micros = rig.engine.newest_micros() + 1000;
+    let gc = Some(GcRule::MaxVersions(1));
+    let family = FamilyOptions { gc, gc_since_micros, ..FamilyOptions::default() };
+    rig.tablet.set_schema(Arc::new(TabletSchema { families: [(FamilyId(1), family)].into() }));
+    // At once, so that the tablet is not idle, and files are rewritten by themselves.
+    rig.engine.run_background().unwrap();
+    assert_eq!(timestamps(&rig, b"r"), [older]);
+    idle_for_a_minute(&rig);
+    assert_eq!(timestamps(&rig, b"r"), [older]);
+}
+
+#[test]
 fn cells_older_than_the_maximum_age_go_while_a_tablet_is_written_to_slowly() {
     let rig = Rig::new(tiny_options(), schema(GcRule::MaxAge(3_600_000_000)), 1);
     rig.apply(b"r", vec![put(1, "q", START_MICROS, "v")]);
