@@ -237,6 +237,17 @@ impl SstStore {
         self.removable.lock().unwrap_or_else(PoisonError::into_inner).push(path, bytes);
     }
 
+    /// Removes a file of a job that has failed; one that cannot be removed now as [`Self::remove_doomed`] comes to it.
+    pub(crate) fn remove_unfinished(&self, path: PathBuf) {
+        let Err(error) = self.env.files.remove(&path) else { return };
+        tracing::warn!(file = %path.display(), %error, "cannot remove an unfinished file now");
+        if error.kind() != ErrorKind::NotFound {
+            let file = self.env.files.open(&path);
+            let bytes = file.and_then(|file| file.len()).unwrap_or(0);
+            self.remove_later(path, bytes);
+        }
+    }
+
     /// Removes files that nobody needs, for [`REMOVAL_MICROS`] and one at least, and has their space given back; of those as many as
     /// `bytes_per_second` lets go now, 0 for any number. Says how long the next has to wait, if there is one: not at all where it is only
     /// the caller's turn to do something else. One that cannot be removed is tried again after a while.

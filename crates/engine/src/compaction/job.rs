@@ -22,6 +22,7 @@ use crate::log::Hlc;
 use crate::manifest::{SstRef, Version, VersionEdit};
 use crate::options::{CompressionPolicy, EngineOptions, FilterPolicy};
 use crate::sst::{Compression, FileId, SstOptions, SstSummary, SstWriter};
+use crate::store::SstStore;
 
 /// zstd's level on the last level of the tree: 1 compresses within a few percent of 3 at twice the
 /// speed on 16 KiB blocks with a dictionary.
@@ -31,6 +32,8 @@ const ZSTD_LEVEL: i32 = 1;
 pub(crate) struct JobContext<'a> {
     pub(crate) env: &'a Env,
     pub(crate) layout: &'a Layout,
+    /// Removes what comes to nothing.
+    pub(crate) store: &'a SstStore,
     pub(crate) options: &'a EngineOptions,
     /// Gives file numbers.
     pub(crate) hlc: &'a Hlc,
@@ -83,7 +86,7 @@ pub(crate) fn sst_options(options: &EngineOptions, output_level: u8) -> SstOptio
 }
 
 /// Merges `cursors` by `spec` into SSTs for `output_level`, cut at rows by `cuts`. On failure the files that were
-/// begun are removed. What it made is synced, but for the names in their directories.
+/// begun are removed, or later where that cannot be. What it made is synced, but for the names in their directories.
 pub(crate) fn run(
     context: &JobContext<'_>,
     cursors: Vec<Box<dyn Cursor>>,
@@ -94,7 +97,9 @@ pub(crate) fn run(
     let mut written = Vec::new();
     let result = merge(context, cursors, spec, output_level, cuts, &mut written);
     if result.is_err() {
-        remove(context, &written);
+        for path in written {
+            context.store.remove_unfinished(path);
+        }
     }
     result
 }
@@ -108,14 +113,8 @@ pub(crate) fn stopped() -> Error {
 pub(crate) fn discard(context: &JobContext<'_>, output: &JobOutput) {
     let ssts = output.files.iter().map(|file| context.layout.sst(file.id));
     let values = output.values.files.iter().map(|id| context.layout.value(*id));
-    remove(context, &ssts.chain(values).collect::<Vec<_>>());
-}
-
-fn remove(context: &JobContext<'_>, paths: &[PathBuf]) {
-    for path in paths {
-        if let Err(error) = context.env.files.remove(path) {
-            tracing::warn!(file = %path.display(), %error, "cannot remove an unfinished file");
-        }
+    for path in ssts.chain(values) {
+        context.store.remove_unfinished(path);
     }
 }
 
@@ -131,8 +130,7 @@ fn merge(
     let created_micros = context.env.clock.now_micros();
     let schema = Arc::clone(&spec.schema);
     let mut stream = CompactionStream::new(cursors, spec, &[]);
-    let JobContext { env, layout, hlc, values, .. } = context;
-    let mut separator = Separator::new(env, layout, context.options, hlc, values);
+    let mut separator = Separator::new(context);
     let mut writer: Option<SstWriter> = None;
     let mut row: Vec<u8> = Vec::new();
     let mut files: Vec<SstRef> = Vec::new();

@@ -16,14 +16,16 @@ use std::path::PathBuf;
 use bytes::Bytes;
 
 use crate::cell::{FamilyId, KeyView, Kind};
+use crate::compaction::job::JobContext;
 use crate::cursor::Entry;
 use crate::error::Result;
 use crate::io::Env;
 use crate::layout::Layout;
 use crate::log::Hlc;
-use crate::options::{CompressionPolicy, EngineOptions};
+use crate::options::CompressionPolicy;
 use crate::schema::TabletSchema;
 use crate::sst::{Compression, FileId};
+use crate::store::SstStore;
 use crate::values::{NamedValues, ValueFileWriter, ValuePointer, ValueWindows};
 
 /// The value files that a job reads through.
@@ -59,6 +61,7 @@ impl ValueOutput {
 pub(crate) struct Separator<'a> {
     env: &'a Env,
     layout: &'a Layout,
+    store: &'a SstStore,
     hlc: &'a Hlc,
     inputs: &'a ValueInputs,
     /// Values of as many bytes lie elsewhere; `None` for no value.
@@ -78,17 +81,13 @@ pub(crate) struct Separator<'a> {
 }
 
 impl<'a> Separator<'a> {
-    pub(crate) fn new(
-        env: &'a Env,
-        layout: &'a Layout,
-        options: &EngineOptions,
-        hlc: &'a Hlc,
-        inputs: &'a ValueInputs,
-    ) -> Self {
+    pub(crate) fn new(job: &JobContext<'a>) -> Self {
+        let JobContext { env, layout, store, options, hlc, values: inputs, .. } = *job;
         let limit = usize::try_from(options.separate_values_bytes).unwrap_or(usize::MAX);
         Self {
             env,
             layout,
+            store,
             hlc,
             inputs,
             limit: (limit > 0).then_some(limit),
@@ -231,10 +230,8 @@ impl Drop for Separator<'_> {
     /// Removes the files of a job that did not get to its end.
     fn drop(&mut self) {
         drop(self.writer.take());
-        for path in &self.paths {
-            if let Err(error) = self.env.files.remove(path) {
-                tracing::warn!(file = %path.display(), %error, "cannot remove an unfinished value file");
-            }
+        for path in self.paths.drain(..) {
+            self.store.remove_unfinished(path);
         }
     }
 }

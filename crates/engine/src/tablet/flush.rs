@@ -340,6 +340,7 @@ impl Tablet {
         JobContext {
             env: &self.core.env,
             layout: &self.core.layout,
+            store: &self.core.store,
             options: &self.core.options,
             hlc: self.core.pipeline.hlc(),
             values,

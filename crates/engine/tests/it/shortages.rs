@@ -297,6 +297,26 @@ fn a_flush_that_meets_what_passes_leaves_nothing_and_is_done_later() {
 }
 
 #[test]
+fn what_a_failed_flush_has_written_and_could_not_remove_is_removed_later() {
+    let rig = open(Arc::default(), &[]);
+    rig.write(0..ROWS, 0);
+    let full = Fault::new(FaultOp::Append).on_path("/data/sst").kind(ErrorKind::NoSpace);
+    rig.faults.inject(full.clone());
+    for dir in ["/data/sst", "/data/values"] {
+        rig.faults.inject(Fault::new(FaultOp::Remove).on_path(dir).sticky());
+    }
+    block_on(rig.tablet.flush()).unwrap_err();
+    assert!(!rig.paths("sst").is_empty() && !rig.paths("values").is_empty());
+    assert!(rig.engine.obsolete_bytes() > 0);
+    rig.faults.heal();
+    rig.clock.advance_micros(60_000_000);
+    rig.engine.run_background().unwrap();
+    rig.assert_no_other_files(&full);
+    assert_eq!(rig.engine.obsolete_bytes(), 0);
+    rig.assert_reads(0..ROWS, 0);
+}
+
+#[test]
 fn a_flush_whose_files_do_not_read_back_is_tried_again_until_three_in_a_row_have_not() {
     for (_, fault) in unread() {
         for failures in 1..=3 {
