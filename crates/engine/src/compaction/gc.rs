@@ -99,6 +99,12 @@ impl Dues {
         *due = due_micros.min(*due);
     }
 
+    /// Nothing is known of the `changed` families any more, whose cells may go at any time; and those are left out that are there no more.
+    pub(crate) fn forget(&mut self, changed: &[FamilyId], is_there: impl Fn(FamilyId) -> bool) {
+        self.0.retain(|family, _| is_there(*family));
+        self.0.extend(changed.iter().map(|family| (*family, i64::MIN)));
+    }
+
     /// When the first cell of the family may go, in microseconds since 1970; `i64::MAX` for never.
     pub(crate) fn of(&self, family: FamilyId) -> i64 {
         self.0.get(&family).copied().unwrap_or(i64::MAX)

@@ -350,6 +350,26 @@ fn what_was_found_by_one_rule_keeps_nothing_from_the_next() {
 }
 
 #[test]
+fn a_change_of_one_family_has_no_file_rewritten_for_what_others_have_in_it() {
+    let rig = Rig::new(tiny_options(), schema(old_versions(1)), 1);
+    write_versions_and_age(&rig);
+    (0..3).for_each(|_| idle_for_a_minute(&rig));
+    let before = compactions(&rig);
+    let mut changed = rig.schema.clone();
+    for gc in [None, Some(GcRule::MaxVersions(1))] {
+        let family = FamilyOptions { gc, ..FamilyOptions::default() };
+        changed.families.insert(FamilyId(2), family);
+        rig.tablet.set_schema(Arc::new(changed.clone()));
+        (0..3).for_each(|_| idle_for_a_minute(&rig));
+    }
+    changed.families.remove(&FamilyId(2));
+    rig.tablet.set_schema(Arc::new(changed));
+    (0..3).for_each(|_| idle_for_a_minute(&rig));
+    assert_eq!(compactions(&rig), before);
+    assert_eq!(timestamps(&rig, b"counter").len(), 2);
+}
+
+#[test]
 fn a_dropped_family_disappears_at_once_and_its_bytes_follow() {
     let rig = Rig::new(tiny_options(), crate::harness::plain_schema(), 1);
     for n in 0..200 {
