@@ -51,7 +51,8 @@ use crate::store::SstFile;
 use super::failures::longer_wait;
 use super::{ReadView, Tablet};
 
-/// Bytes of a file that are walked before the next tablet has its turn: some milliseconds of work.
+/// Bytes of a file that are walked before the next tablet has its turn, and within a large row before it is asked whether the walk is to end:
+/// some milliseconds of work.
 const PIECE_BYTES_MAX: u64 = 4 << 20;
 
 /// Rows that are locked and read before the next tablet has its turn: where each is read from the disk, as long again.
@@ -501,6 +502,8 @@ impl Look {
         let mut deletions = Deletions { tablet, unsynced: None, rows: 0 };
         let (mut row, mut found) = (Vec::new(), false);
         let (mut bytes, mut rows) = (0, 0);
+        let is_over = || core.stopping() || tablet.is_dropped() || tablet.changes_kept().is_none();
+        let mut asked_at = 0;
         let walked = loop {
             let entry = cursor.entry();
             if entry.is_none_or(|entry| entry.key.row_prefix() != row.as_slice()) {
@@ -515,14 +518,16 @@ impl Look {
                 let Some(entry) = entry else { break Walked::Whole(due_micros) };
                 row.clear();
                 row.extend_from_slice(entry.key.row_prefix());
-                let is_over = core.stopping()
-                    || tablet.is_dropped()
-                    || tablet.changes_kept().is_none()
-                    || bytes >= PIECE_BYTES_MAX
-                    || rows >= PIECE_ROWS_MAX;
-                if is_over {
+                if is_over() || bytes >= PIECE_BYTES_MAX || rows >= PIECE_ROWS_MAX {
                     break Walked::Piece(self.place.moved(row, due_micros));
                 }
+            } else if bytes >= asked_at + PIECE_BYTES_MAX {
+                // What was found of the row is found again where it goes on.
+                if is_over() {
+                    let due_micros = self.place.due_micros.min(candidates.due_micros());
+                    break Walked::Piece(self.place.moved(row, due_micros));
+                }
+                asked_at = bytes;
             }
             if let Some(entry) = entry {
                 found |= candidates.take(entry.key);

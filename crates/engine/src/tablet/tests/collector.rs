@@ -439,6 +439,43 @@ fn a_walk_lets_memtables_go_that_are_flushed_meanwhile() {
 }
 
 #[test]
+fn a_walk_within_a_large_row_ends_when_the_tablet_is_dropped() {
+    // No value of its own file.
+    const CELL_BYTES: usize = 4 << 10;
+    let memory = Arc::new(MemoryFiles::new());
+    let files = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
+    let seen = Arc::clone(&files) as Arc<dyn Files>;
+    let ruled = Ruled::over(GcRule::MaxVersions(1), memory, seen);
+    ruled.rig.tablet.keep_changes(Some(DAY));
+    let noise = SeededRng::new(7);
+    let noise: Bytes = (0..1 << 20).map(|_| crate::io::Rng::next_u64(&noise) as u8).collect();
+    for mebibyte in 0..40 {
+        let put = |n: usize| {
+            let (family, qualifier) = (FamilyId(1), Bytes::from_static(b"q"));
+            let value = noise.slice(n * CELL_BYTES..(n + 1) * CELL_BYTES);
+            let timestamp = (mebibyte * 256 + n as i64) * 1_000;
+            Mutation::Put { family, qualifier, timestamp, value }
+        };
+        ruled.apply((0..256).map(put).collect());
+    }
+    block_on(ruled.rig.tablet.flush()).unwrap();
+    let look = ruled.rig.tablet.claim_to_look().unwrap();
+    let id = ruled.rig.tablet.id();
+    let (engine, reads) = (Arc::downgrade(&ruled.rig.engine), Arc::new(AtomicU64::new(0)));
+    let counted = Arc::clone(&reads);
+    files.before_read(Some(Arc::new(move |_| {
+        // In the midst of it: the index, and what is read ahead of the first records, come before.
+        if counted.fetch_add(1, Ordering::Relaxed) == 5 {
+            engine.upgrade().unwrap().drop_tablet(id).unwrap();
+        }
+    })));
+    look.run().unwrap();
+    files.before_read(None);
+    let reads = reads.load(Ordering::Relaxed);
+    assert!((6..12).contains(&reads), "{reads} reads of up to 2 MiB");
+}
+
+#[test]
 fn a_file_whose_walk_fails_is_left_alone_for_longer_each_time() {
     let ruled = Ruled::kept(GcRule::MaxVersions(1));
     ruled.put(&[1_000, 2_000]);
