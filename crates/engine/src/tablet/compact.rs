@@ -42,6 +42,10 @@ use super::view::{OpenFiles, View};
 /// expired cells for longer.
 const MEMORY_GARBAGE_MICROS: i64 = 600_000_000;
 
+/// How often everything is merged anew that comes to nothing since rules were changed meanwhile, or rows dropped: each time took as long as it all
+/// takes, and nobody changes a table as often as that but a loop.
+const FULL_TRIES_MAX: u32 = 8;
+
 /// A compaction that is the caller's to run: its files are busy until this is dropped.
 pub(crate) struct Claim {
     pub(super) tablet: Arc<Tablet>,
@@ -285,9 +289,10 @@ impl Tablet {
         })
     }
 
-    /// Merges everything into the last level. Blocks.
+    /// Merges everything into the last level. Blocks. `Overloaded` where rules were changed, or rows dropped, again and again meanwhile.
     pub(crate) fn compact_fully(self: &Arc<Self>) -> Result<()> {
         let mut awaits = None;
+        let mut tries = 0;
         loop {
             let claim = {
                 let picks = self.picks();
@@ -299,7 +304,16 @@ impl Tablet {
                 pick::pick_full(&version, &busy).map(|pick| self.claim(picks, pick))
             };
             match claim {
-                Some(claim) => return claim.run(),
+                Some(claim) => {
+                    if claim.run()? {
+                        return Ok(());
+                    }
+                    tries += 1;
+                    if tries == FULL_TRIES_MAX {
+                        let text = "the tablet was changed each time that it was compacted";
+                        return Err(Error::overloaded(text, Duration::from_secs(1)));
+                    }
+                }
                 // A running compaction has a file that this one needs.
                 None => {
                     let seen = self.core.bell.count();
@@ -422,18 +436,20 @@ fn properties_of(view: &View) -> impl Fn(FileId, collect::Question<'_>) -> bool 
 
 impl Claim {
     /// The same as [`Self::run`], by a thread that another compaction has lent, and that is not lent once more.
-    pub(crate) fn run_lent(mut self) -> Result<()> {
+    pub(crate) fn run_lent(mut self) -> Result<bool> {
         self.lends = false;
         self.run()
     }
 
-    /// Runs the compaction and installs its result, as it goes. Blocks. Damage in an input leaves the rows from there on as they
-    /// were and the files alone for a while; so does a full disk.
-    pub(crate) fn run(mut self) -> Result<()> {
+    /// Runs the compaction and installs its result, as it goes. Blocks. `false` where that, or some of it, must not be: rules were
+    /// changed meanwhile, or rows dropped before it began, and the files that stay are picked again. Damage in an input leaves the rows from
+    /// there on as they were and the files alone for a while; so does a full disk.
+    pub(crate) fn run(mut self) -> Result<bool> {
         let tablet = Arc::clone(&self.tablet);
         let result = self.merge();
         match &result {
-            Ok(()) => self.note_done(),
+            Ok(true) => self.note_done(),
+            Ok(false) => {}
             Err(error) if Tablet::is_stop(error) || tablet.is_dropped() => {}
             Err(error) => self.note_failure(error),
         }
@@ -443,7 +459,7 @@ impl Claim {
         result
     }
 
-    fn merge(&mut self) -> Result<()> {
+    fn merge(&mut self) -> Result<bool> {
         let tablet = Arc::clone(&self.tablet);
         let pick = &self.pick;
         tablet.core.check_healthy()?;
@@ -452,13 +468,13 @@ impl Claim {
             return self.drop_expired();
         }
         if self.is_move() && !self.has_idle_tombstones() && !self.is_to_be_smaller() {
-            return self.move_down();
+            return self.move_down().map(|()| true);
         }
         let job = tablet.begin_job();
         let times = tablet.begin_collecting();
         let view = tablet.view.load_full();
         if !self.inputs_unchanged(&view.version) {
-            return Ok(());
+            return Ok(false);
         }
         let is_level_zero = matches!(pick.reason, Reason::L0 | Reason::WithinL0);
         let space = &tablet.core.space;
@@ -494,15 +510,18 @@ impl Claim {
             }
         }
         job::discard(&tablet.job_context(&values), &made);
-        merged.map_err(
-            |error| if Tablet::is_stop(&error) { failure.unwrap_or(error) } else { error },
-        )?;
+        let is_done = merged.map_err(|error| {
+            if Tablet::is_stop(&error) { failure.unwrap_or(error) } else { error }
+        })?;
+        if !is_done {
+            return Ok(false);
+        }
         let metrics = &tablet.core.metrics;
         EngineMetrics::add(&metrics.compactions, 1);
         if self.pick.reason == Reason::Reads {
             EngineMetrics::add(&metrics.compactions_for_reads, 1);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The files of the inputs, until what they have is in others.
@@ -547,14 +566,14 @@ impl Claim {
 
     /// Merges the parts and installs each as soon as those before it are: level 0 becomes less while a large compaction goes on, space
     /// comes back, and what has been done is not done again after a failure or a restart. What `made` has when it returns is in no
-    /// version. Within level 0 all comes to it at once: the files of one age are one run there.
+    /// version. Within level 0 all comes to it at once: the files of one age are one run there. `false` where one must not be installed.
     fn merge_parts(
         &mut self,
         parts: &Parts<JobOutput>,
         rows: &[RowRange],
         installs: &Installs<'_>,
         made: &mut JobOutput,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         for rows in rows {
             // One that was not begun is missing since another has failed.
             made.add(parts.next().unwrap_or_else(|| Err(job::stopped()))?);
@@ -564,13 +583,13 @@ impl Claim {
             }
             if !self.install(installs, std::mem::take(made), &rows.end)? {
                 // The inputs stay, and are picked again.
-                return Ok(());
+                return Ok(false);
             }
             if !is_last {
                 self.go_on_after(&rows.end, installs.files);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Puts what was made of the rows before `end`, and not installed yet, in the place of what the inputs have of them; all
@@ -671,7 +690,7 @@ impl Claim {
 
     /// Files in which everything is garbage go by an edit alone. Rows that were dropped since the pick only
     /// make them less, or have taken them away.
-    fn drop_expired(&self) -> Result<()> {
+    fn drop_expired(&self) -> Result<bool> {
         let tablet = &self.tablet;
         let mut manifest = tablet.lock_manifest();
         let remove = self.still_there(&manifest.version());
@@ -687,14 +706,14 @@ impl Claim {
                 drop(manifest);
                 tablet.picks().expired_at = tablet.core.env.clock.monotonic_micros()
                     + tablet.core.options.gc_interval_ms * 1000;
-                return Ok(());
+                return Ok(false);
             }
             collected += properties.cells;
         }
         let edit = VersionEdit { remove, ..VersionEdit::default() };
         tablet.install(&mut manifest, &edit, Outputs::default(), 0)?;
         EngineMetrics::add(&tablet.core.metrics.cells_collected, collected);
-        Ok(())
+        Ok(true)
     }
 
     /// Whether the version still has the inputs as they were picked. Rows that are dropped from here on

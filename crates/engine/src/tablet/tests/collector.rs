@@ -313,6 +313,37 @@ fn what_is_under_way_when_a_rule_is_relaxed_takes_nothing_away_by_the_old_one() 
 }
 
 #[test]
+fn all_is_merged_though_a_rule_is_relaxed_meanwhile() {
+    let ruled = Ruled::new(GcRule::MaxVersions(1));
+    let tablet = &ruled.rig.tablet;
+    for timestamp in [1_000, 2_000] {
+        ruled.put(&[timestamp]);
+        block_on(tablet.flush()).unwrap();
+    }
+    let allow = |versions| {
+        move |tablet: &Tablet| {
+            let gc = Some(GcRule::MaxVersions(versions));
+            let family = FamilyOptions { gc, ..FamilyOptions::default() };
+            tablet.set_schema(Arc::new(TabletSchema { families: [(FamilyId(1), family)].into() }));
+        }
+    };
+    ruled.in_the_midst(allow(2));
+    tablet.compact_fully().unwrap();
+    let stats = tablet.stats();
+    assert_eq!((stats.level_files[6], stats.sst_count), (1, 1));
+    assert_eq!(ruled.cells(), [2_000, 1_000]);
+    // What comes to nothing is no merge that reads have paid for.
+    ruled.put(&[3_000]);
+    block_on(tablet.flush()).unwrap();
+    tablet.count_looks(64);
+    ruled.in_the_midst(allow(3));
+    assert!(!ruled.rig.claim_fully().run().unwrap());
+    assert_eq!((tablet.looks(), ruled.cells().len()), (64, 3));
+    assert!(ruled.rig.claim_fully().run().unwrap());
+    assert_eq!((tablet.looks(), ruled.cells().len()), (0, 3));
+}
+
+#[test]
 fn what_is_there_once_a_rule_was_relaxed_stays() {
     const ONE_VERSION: GcRule = GcRule::MaxVersions(1);
     type Job = fn(&Ruled);

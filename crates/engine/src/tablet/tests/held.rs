@@ -45,7 +45,7 @@ impl Held {
 
     fn compact(&self) -> Result<()> {
         self.clock.advance_micros(A_MINUTE_MICROS);
-        self.rig.tablet.claim_by_shape().expect("level 0 is full").run()
+        self.rig.tablet.claim_by_shape().expect("level 0 is full").run().map(drop)
     }
 
     /// Why a write is refused.
