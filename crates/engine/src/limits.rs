@@ -21,8 +21,9 @@ pub const SKIP_BEFORE_SEEK_AGAIN: u32 = 2;
 /// caller that waits for a mark holds its thread for longer, and a client that resumes repeats more.
 pub const SCAN_PROGRESS_RECORDS: u64 = 16_384;
 
-/// Records of one row that a read looks at before others of its thread have their turn: some 100 microseconds of work, as long as
-/// turns are elsewhere. Lower: rows of as many cells take longer. Higher: so does whatever waits for the thread.
+/// Records, of one row or of many that show nothing, that a read looks at before others of its thread have their turn: some 100
+/// microseconds of work, as long as turns are elsewhere. A seek counts as [`SKIP_BEFORE_SEEK`] of them. Lower: rows of as many cells take
+/// longer. Higher: so does whatever waits for the thread.
 pub const RECORDS_PER_TURN: u64 = 2_048;
 
 /// The same of a read that sees all there is, as those do that hold the row's lock: for each turn of others all who wait for the lock

@@ -108,7 +108,7 @@ enum Turn {
     Ready,
     End,
     Blocked,
-    /// Others are to have their turn: the row under way is long.
+    /// Others are to have their turn: much was looked at since the caller was given something.
     Pause,
 }
 
@@ -129,7 +129,7 @@ pub struct RowStream {
     blocked: bool,
     /// Records looked at since the last row or mark was returned.
     records: u64,
-    /// Records of the current row that were looked at in this turn, and how many there are to be.
+    /// Records that were looked at in this turn, and as many as ways to a row before cost; and how many there are to be.
     in_turn: u64,
     per_turn: u64,
     scratch: Vec<u8>,
@@ -251,8 +251,8 @@ impl RowStream {
     /// [`SCAN_PROGRESS_RECORDS`] records that showed nothing). Rows come in ascending order, or descending
     /// for a reverse scan; cells within a row always ascend.
     ///
-    /// Awaits only where a block or a value must be loaded, a large value unpacked, or where a row has so many records that others of
-    /// the thread are to have their turn. A future that is dropped unfinished loses nothing: the
+    /// Awaits only where a block or a value must be loaded, a large value unpacked, or where so many records come before there is something
+    /// to return that others of the thread are to have their turn. A future that is dropped unfinished loses nothing: the
     /// next call goes on where it stood.
     pub async fn next(&mut self) -> Result<Option<Row>> {
         Ok(self.next_in_place().await?.map(Row::from))
@@ -260,6 +260,8 @@ impl RowStream {
 
     /// The same, where it was found: its cells share no memory by themselves.
     pub async fn next_in_place(&mut self) -> Result<Option<ReadRow>> {
+        // Whoever was given something sees to the turns of others.
+        self.in_turn = 0;
         loop {
             if let Some(row) = self.ready.pop() {
                 return Ok(Some(row));
@@ -363,6 +365,11 @@ impl RowStream {
                         self.merge.seek(&self.start)?
                     }
                 }
+                // Of many small rows that show nothing none has as many records.
+                State::Between | State::Row if self.in_turn >= self.per_turn => {
+                    self.in_turn = 0;
+                    return Ok(Turn::Pause);
+                }
                 State::Between => match self.merge.entry() {
                     Some(entry) if self.in_range(entry.key) => {
                         if let Some(turn) = self.take_rows()? {
@@ -374,7 +381,6 @@ impl RowStream {
                             self.visible.begin(entry.key);
                             self.merge.enter_row();
                             self.state = State::Row;
-                            self.in_turn = 0;
                         }
                         continue;
                     }
@@ -383,10 +389,6 @@ impl RowStream {
                         continue;
                     }
                 },
-                State::Row if self.in_turn >= self.per_turn => {
-                    self.in_turn = 0;
-                    return Ok(Turn::Pause);
-                }
                 State::Row => {
                     let row = self.visible.row_prefix();
                     let entry = self.merge.entry().filter(|e| e.key.row_prefix() == row);
@@ -417,17 +419,20 @@ impl RowStream {
                         continue;
                     }
                     self.records += 1;
+                    self.in_turn += 1;
                     if stepped < SKIP_BEFORE_SEEK {
                         self.state = State::Leaving { stepped: stepped + 1 };
                         self.merge.next()?
                     } else {
                         self.state = State::Between;
+                        self.in_turn += u64::from(SKIP_BEFORE_SEEK);
                         target_after(self.visible.row_prefix(), &mut self.scratch);
                         self.merge.seek(&self.scratch)?
                     }
                 }
                 State::Back => {
                     self.state = State::Between;
+                    self.in_turn += u64::from(SKIP_BEFORE_SEEK);
                     self.merge.last_row_before(self.visible.row_prefix())?
                 }
             };
@@ -493,6 +498,7 @@ impl RowStream {
             self.state = State::Back;
         }
         self.records += looked_at;
+        self.in_turn += looked_at;
         if self.ready.is_empty() && self.records >= SCAN_PROGRESS_RECORDS && looked_at > 0 {
             let mark = Row { key: self.keys.key(&self.scratch), cells: Vec::new() };
             self.ready.push(FoundRow { row: ReadRow::Merged(mark), elsewhere: Vec::new() });

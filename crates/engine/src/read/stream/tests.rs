@@ -493,6 +493,33 @@ fn others_of_the_thread_have_turns_within_a_long_row_and_none_for_short_ones() {
 }
 
 #[test]
+fn others_of_the_thread_have_turns_among_many_small_rows_that_show_nothing() {
+    const ROWS: u64 = 8_000;
+    let name = |row: u64| format!("r{row:05}");
+    let deleted = |row| record(name(row).as_bytes(), &Mutation::DeleteRow, 1);
+    let deleted: Vec<_> = (0..ROWS).map(deleted).collect();
+    let dropped: Vec<_> = (0..ROWS).map(|row| put(&name(row), 1, "q", 1, b"v", 1)).collect();
+    let everything = [Excised { range: RowRange::all(), seq: 2 }];
+    // Back, each row is sought: a turn is of 120 rows then, as many as 2,048 records take.
+    for (records, excised, reverse, least) in [
+        (&deleted, &[][..], false, 3),
+        (&deleted, &[], true, 60),
+        (&dropped, &everything, false, 3),
+        (&dropped, &everything, true, 60),
+    ] {
+        let busy = Arc::new(Busy::default());
+        let _lent = aside::lend(Arc::clone(&busy) as _);
+        let spec = ReadSpec { excised: Arc::from(excised), reverse, ..spec(9) };
+        let (_memtable, mut stream) = of_memtable(records, spec);
+        while let Some(mark) = step(&mut stream).unwrap() {
+            assert!(mark.cells.is_empty(), "{mark:?}");
+        }
+        let turns = busy.0.load(Ordering::Relaxed);
+        assert!((least..2 * least + 4).contains(&turns), "{turns} turns, back: {reverse}");
+    }
+}
+
+#[test]
 fn operands_are_looked_at_by_one_read_and_passed_over_by_those_after_it() {
     const RECORDS: u64 = 1_000;
     let additions =
