@@ -7,7 +7,7 @@
 //!                                              fills the cache ─► leaves here ─► same result for all, errors too
 //! ```
 //!
-//! Blocks that were read together in vain have no result: each is read by itself then, by all who waited for it.
+//! Blocks that were read together in vain have no result: each is read by itself then, by a load that all join who waited for it.
 //!
 //! The load belongs to whoever waits for it: where the read that began it is cancelled, or just not polled any
 //! more, the others carry it on; where all are gone, it is dropped with what it holds, and its blocks are free

@@ -12,9 +12,9 @@
 //! ```
 //!
 //! Where a read of several neighbours fails, that says nothing of any one of them: the fault may lie in a block that was
-//! read ahead and is never needed. Whoever waits for one reads it by itself, and only the block that the device
+//! read ahead and is never needed. Each is read by itself then, once for all who wait for it, and only the block that the device
 //! cannot give is an error. The same where another call was joined whose
-//! runtime ended before it had read: who joined reads the block by itself.
+//! runtime ended before it had read.
 //!
 //! A damaged filter partition is no reason to fail a read: it holds no data. It is loaded as one that says
 //! "perhaps" to everything, which is not kept, and the damage is logged once for each open file.
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join_all};
 
 use super::FileId;
 use super::data::DataBlock;
@@ -48,6 +48,10 @@ const RUN_BYTES_MAX: usize = 1 << 20;
 /// The part of a block by which the buffer that it was read into may be larger, and stay with it in the cache. A copy costs
 /// less than a microsecond, so what is not charged is better kept small; none at all would copy every block of one page.
 const BUFFER_EXCESS_DIVISOR: u64 = 8;
+
+/// Loads of others that are joined for a block, one after the other, where those before gave nothing. Each is a read that somebody else
+/// made and lost; fewer have all who wait read the block at once, on a device that fails.
+const JOINS_MAX: usize = 4;
 
 /// Bytes that a cached block costs besides its own: its fields, what keeps the buffer that it was read into, and what the
 /// cache's table takes for it. A partition is in no table; its place in the pool's ring takes somewhat less.
@@ -354,8 +358,21 @@ impl BlockRequest {
         ReadRequest { file: Arc::clone(self.reader.file()), offset, len: len as usize }
     }
 
-    /// Reads it where the load that was waited for gave nothing.
-    async fn load_alone(&self, io: &dyn IoEngine) -> Result<Arc<Block>> {
+    /// Loads it where the load that was waited for gave nothing: by itself, and once for all who lack it.
+    async fn load_again(mut self, io: &dyn IoEngine) -> Result<Arc<Block>> {
+        for _ in 0..JOINS_MAX {
+            if let Some(block) = self.cached() {
+                return Ok(block);
+            }
+            match lead_or_join(io, self) {
+                One::Had(result) => return result,
+                One::Led(load) => return load.await.unwrap_or_else(unanswered),
+                One::Joined(load, request) => match of_joined(load.await) {
+                    Some(result) => return result,
+                    None => self = request,
+                },
+            }
+        }
         let read = io.read_batch(vec![self.read()]).await.pop();
         read.map_or_else(unanswered, |read| self.complete(read))
     }
@@ -508,15 +525,13 @@ impl Batch {
         self.requests.iter().zip(&mut self.results).filter(|(_, result)| result.is_none())
     }
 
-    /// Reads what has no result, each block by itself, all at once.
+    /// Loads what has no result, each block by itself, all at once.
     async fn load_left(&mut self, io: &dyn IoEngine) {
-        let reads: Vec<_> = self.left().map(|(request, _)| request.read()).collect();
-        if reads.is_empty() {
-            return;
-        }
-        let reads = io.read_batch(reads).await;
-        for ((request, result), read) in self.left().zip(reads) {
-            *result = Some(request.complete(read));
+        let loads: Vec<_> =
+            self.left().map(|(request, _)| request.clone().load_again(io)).collect();
+        let loaded = join_all(loads).await;
+        for ((_, result), block) in self.left().zip(loaded) {
+            *result = Some(block);
         }
     }
 }
@@ -663,7 +678,7 @@ pub fn load_blocks(
     mut requests: Vec<BlockRequest>,
 ) -> impl Future<Output = Vec<Result<Arc<Block>>>> + Send {
     let begun = match requests.pop() {
-        Some(request) if requests.is_empty() => begin_one(io, request),
+        Some(request) if requests.is_empty() => Begun::One(begin_one(io, request)),
         last => {
             requests.extend(last);
             let mut plan = Plan::new(requests);
@@ -674,11 +689,12 @@ pub fn load_blocks(
     };
     async move {
         match begun {
-            Begun::Had(result) => vec![result],
-            Begun::Led(load) => vec![load.await.unwrap_or_else(unanswered)],
-            Begun::Joined(load, request) => vec![match of_joined(load.await) {
+            Begun::One(One::Had(result)) => vec![result],
+            Begun::One(One::Led(load)) => vec![load.await.unwrap_or_else(unanswered)],
+            Begun::One(One::Joined(load, request)) => vec![match of_joined(load.await) {
                 Some(result) => result,
-                None => request.load_alone(io).await,
+                // Seldom, and not to make every read's future larger.
+                None => Box::pin(request.load_again(io)).await,
             }],
             Begun::Many(mut plan, awaited) => {
                 // The load that this call leads comes last: its reads are under way while others' are waited
@@ -690,7 +706,9 @@ pub fn load_blocks(
                         *slot = result;
                     }
                 }
-                plan.batch.load_left(io).await;
+                if plan.batch.left().next().is_some() {
+                    Box::pin(plan.batch.load_left(io)).await;
+                }
                 plan.finish()
             }
         }
@@ -699,34 +717,45 @@ pub fn load_blocks(
 
 /// A call of [`load_blocks`] before it waits.
 enum Begun {
-    /// One block, as most point reads miss, which is there.
-    Had(Result<Arc<Block>>),
-    /// One block, which is read by itself.
-    Led(Awaiting),
-    /// One block, which another call's load brings: by itself, or among others.
-    Joined(Awaiting, BlockRequest),
+    /// As most point reads miss.
+    One(One),
     Many(Plan, Vec<Awaited>),
 }
 
+/// A load of one block before it is waited for.
+enum One {
+    /// It is there.
+    Had(Result<Arc<Block>>),
+    /// It is read by itself.
+    Led(Awaiting),
+    /// Another call's load brings it: by itself, or among others.
+    Joined(Awaiting, BlockRequest),
+}
+
 /// What [`Plan`] does, for one block: there is nothing to sort, to join or to share out.
-fn begin_one(io: &dyn IoEngine, request: BlockRequest) -> Begun {
+fn begin_one(io: &dyn IoEngine, request: BlockRequest) -> One {
     let (offset, len) = (request.handle.offset, request.handle.len as usize);
     if let Some(read) = request.reader.file().try_read_at(offset, len) {
-        return Begun::Had(request.complete(read));
+        return One::Had(request.complete(read));
     }
+    lead_or_join(io, request)
+}
+
+/// The same for a block that cannot be had without waiting.
+fn lead_or_join(io: &dyn IoEngine, request: BlockRequest) -> One {
     let leader = Leader::new();
     if let Some(load) = request.board(&leader, 0) {
-        return Begun::Joined(load, request);
+        return One::Joined(load, request);
     }
     if let Some(block) = request.cached_after_boarding() {
         request.leave(leader.load());
         leader.land(Loaded::One(Ok(Arc::clone(&block))));
-        return Begun::Had(Ok(block));
+        return One::Had(Ok(block));
     }
     let reading = io.read_batch(vec![request.read()]);
     let load = leader.awaiting(0);
     leader.depart(Departure::One { request, reading });
-    Begun::Led(load)
+    One::Led(load)
 }
 
 /// The same on the caller's thread, which waits for no other: what it waited for might be waiting to run on

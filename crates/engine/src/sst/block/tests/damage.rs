@@ -224,6 +224,32 @@ fn who_joins_a_read_that_meets_a_bad_sector_elsewhere_gets_its_block() {
 }
 
 #[test]
+fn after_a_joint_read_that_failed_each_block_is_read_once_for_all_who_wait_for_it() {
+    let cache = cache(8 << 20);
+    let wanted = neighbours_with_a_bad_sector(&cache);
+    let io = GateIo::new();
+    let mut led = Box::pin(load_blocks(&io, wanted.clone()));
+    let wants = |at: usize| if at.is_multiple_of(2) { &wanted[..1] } else { &wanted[1..] };
+    let joined = |at| Box::pin(load_blocks(&io, wants(at).to_vec()));
+    let mut joined: Vec<_> = (0..60).map(joined).collect();
+    assert!((&mut led).now_or_never().is_none());
+    assert!(joined.iter_mut().all(|load| load.now_or_never().is_none()));
+    assert_eq!(io.reads().len(), 1, "all wait for one read");
+    io.gate.add_permits(1);
+    assert!((&mut led).now_or_never().is_none(), "it came to nothing");
+    assert!(joined.iter_mut().all(|load| load.now_or_never().is_none()));
+    assert_eq!(io.reads().len(), 4, "{:?}", io.reads());
+    io.open();
+    for (at, load) in joined.into_iter().enumerate() {
+        let is_ok: Vec<_> = now(load).iter().map(Result::is_ok).collect();
+        assert_eq!(is_ok, if at.is_multiple_of(2) { &[true][..] } else { &[false, true] });
+    }
+    let led = now(led);
+    assert!(led[0].is_ok() && led[1].is_err() && led[2].is_ok());
+    assert_eq!((io.reads().len(), cache.flights().len()), (4, 0));
+}
+
+#[test]
 fn everyone_who_waits_for_a_damaged_block_is_told() {
     let files = file_of(ROWS);
     let offset = open(&files, &cache(1 << 20)).top_entry(0).unwrap().handle.offset;
