@@ -179,6 +179,10 @@ impl BlockCache for QuickBlockCache {
         }
     }
 
+    fn get_partition(&self, file: FileId, offset: u64) -> Option<Arc<Block>> {
+        self.blocks.get(&(file, offset))
+    }
+
     fn peek(&self, file: FileId, offset: u64) -> Option<Arc<Block>> {
         self.blocks.peek(&(file, offset))
     }

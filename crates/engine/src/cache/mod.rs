@@ -86,7 +86,7 @@ pub struct KindStats {
     pub misses: u64,
     /// Blocks that had to leave for others.
     pub evictions: u64,
-    /// Bytes of those in memory. Index partitions on probation count as data.
+    /// Bytes of those in memory. Partitions among the data blocks count as data.
     pub bytes: u64,
 }
 
@@ -147,9 +147,12 @@ pub trait BlockCache: Send + Sync + fmt::Debug {
     fn get(&self, file: FileId, offset: u64) -> Option<Arc<Block>>;
     /// A block of this place was found without the cache, in its slot: it counts as found and as used.
     fn found(&self, file: FileId, offset: u64, block: &Arc<Block>);
+    /// A partition among the data blocks. It counts as used, and is counted as found or missed among its like.
+    fn get_partition(&self, file: FileId, offset: u64) -> Option<Arc<Block>>;
     /// The same as `get` without counting as a use, for compactions and estimates: they must not decide what stays.
     fn peek(&self, file: FileId, offset: u64) -> Option<Arc<Block>>;
-    /// Puts a data block in, or an index partition on probation; another may have to go, and it may be this one.
+    /// Puts a data block in, or an index partition on probation, or a partition for which the others leave no room; another may have to go,
+    /// and it may be this one.
     fn insert(&self, file: FileId, offset: u64, block: Arc<Block>);
     /// Takes a block out, if it is in.
     fn take(&self, file: FileId, offset: u64) -> Option<Arc<Block>>;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! budget  |■■■■■ pinned ■■■■■|■■■ others, a clock ■■■|░░░ to the next step ░░░|        data blocks        |
-//!         |--- at most half --|                                                |
+//!         |--- at most half, and 5/8 of the share --|                          |
 //!         |----------------- at most the partitions' share -------------------|-- the rest, at least --|
 //! ```
 //!
@@ -14,7 +14,8 @@
 //! came by is spared once; one that was not is evicted. A partition enters unused, so that what is read
 //! once leaves first.
 //!
-//! Pinned partitions, those of the upper levels, are outside the ring.
+//! Pinned partitions, those of the upper levels, are outside the ring. A partition for which they leave no room, as they may once open
+//! files keep more outside of the cache, is kept among the data blocks.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +28,10 @@ use crate::sst::{Block, BlockKind, SstMetrics};
 /// The part of the budget that pinned partitions may take. More would starve the partitions of the deep
 /// levels, where most of the data and so most of the reads are.
 const PINNED_DIVISOR: u64 = 2;
+
+/// The part of the partitions' share that pinned ones may take: 5/8, which is half of the budget as long as the share is what it is by
+/// default. More would leave the partitions of the deep levels nothing where the share is half of the budget or less.
+const PINNED_OF_SHARE: (u64, u64) = (5, 8);
 
 /// Entries that are spared for one that goes, at most: some ten microseconds, under the lock of all.
 const SPARED_MAX: usize = 1 << 10;
@@ -183,7 +188,7 @@ impl PartitionPool {
     }
 
     /// Keeps a partition that was read; others may have to go. One that is larger than what the share leaves
-    /// beside the pinned is not kept (false); its readers hold it as long as they need it.
+    /// beside the pinned is not kept here (false).
     pub fn insert(&self, directory: &Arc<Directory>, id: PartitionId, block: &Arc<Block>) -> bool {
         let place = directory.place(id);
         let Some(slot) = directory.slots().get(place) else { return false };
@@ -197,7 +202,9 @@ impl PartitionPool {
         if pinned {
             ring.bytes.pinned += bytes;
         }
-        let pinned_bytes = ring.reserved_bytes.max(ring.bytes.pinned);
+        // What is promised beyond what would be promised now waits until it is there.
+        let promised = ring.reserved_bytes.min(self.pinned_bytes_max(&ring));
+        let pinned_bytes = promised.max(ring.bytes.pinned);
         let room = self.share(&ring).saturating_sub(pinned_bytes);
         let entering = if pinned { 0 } else { bytes };
         if entering > room {
@@ -228,7 +235,7 @@ impl PartitionPool {
         if directory.is_pinned() {
             return true;
         }
-        let limit = (self.rest.budget_bytes() / PINNED_DIVISOR).min(self.share(&ring));
+        let limit = self.pinned_bytes_max(&ring);
         if ring.reserved_bytes.saturating_add(bytes) > limit {
             drop(ring);
             self.told.call_once(|| {
@@ -357,6 +364,12 @@ impl PartitionPool {
     /// Bytes that all partitions together may have now.
     fn share(&self, ring: &Ring) -> u64 {
         self.share_bytes.min(self.rest.others_bytes_max().saturating_sub(ring.held_bytes))
+    }
+
+    /// Bytes of them that pinned ones may have now.
+    fn pinned_bytes_max(&self, ring: &Ring) -> u64 {
+        let (part, of) = PINNED_OF_SHARE;
+        (self.rest.budget_bytes() / PINNED_DIVISOR).min(self.share(ring) / of * part)
     }
 
     /// Lets go of the ring and tells data blocks what is left to them.

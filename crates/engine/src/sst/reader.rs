@@ -445,7 +445,7 @@ impl SstReader {
     /// The index partition at entry `at` of the top-level index.
     #[inline]
     pub(super) fn index_slot(&self, at: usize) -> Option<Resident> {
-        let found = self.directory.index(at).or_else(|| self.off_probation(at));
+        let found = self.directory.index(at).or_else(|| self.among_data(PartitionId::Index(at)));
         let counted = &self.metrics().index;
         if found.is_some() { &counted.hits } else { &counted.misses }.increment();
         found
@@ -455,6 +455,7 @@ impl SstReader {
     #[inline]
     pub(super) fn filter_slot(&self, at: usize, entry: u64) -> Option<Resident> {
         let found = self.directory.filter(at, entry);
+        let found = found.or_else(|| self.among_data(PartitionId::Filter(at)));
         let counted = &self.metrics().filter;
         if found.is_some() { &counted.hits } else { &counted.misses }.increment();
         found
@@ -481,14 +482,18 @@ impl SstReader {
         Some(block)
     }
 
-    /// An index partition that a scan has left among the data blocks: it is asked for again, so now it enters
-    /// the directory.
+    /// A partition among the data blocks, where a scan has left it, or others have left it no room: it is asked for again, so now it enters
+    /// the directory if it can.
     #[cold]
-    fn off_probation(&self, at: usize) -> Option<Resident> {
-        let handle = self.top_entry(at).ok()?.handle;
-        let block = self.cache.take(self.id, handle.offset)?;
-        if !self.cache.partitions().insert(&self.directory, PartitionId::Index(at), &block) {
-            self.cache.insert(self.id, handle.offset, Arc::clone(&block));
+    fn among_data(&self, id: PartitionId) -> Option<Resident> {
+        let handle = match id {
+            PartitionId::Index(at) => self.top.handle(at, self.blocks_end()),
+            PartitionId::Filter(at) => self.filters.as_ref()?.handle(at, self.blocks_end()),
+        };
+        let handle = handle.ok()?;
+        let block = self.cache.get_partition(self.id, handle.offset)?;
+        if self.cache.partitions().insert(&self.directory, id, &block) {
+            self.cache.take(self.id, handle.offset);
         }
         Some(Resident::from(block))
     }
@@ -514,12 +519,13 @@ impl SstReader {
         fill: Fill,
         block: &Arc<Block>,
     ) {
-        match (partition, fill) {
-            (_, Fill::Nothing) => {}
-            (Some(id), fill) if fill == Fill::Keep || self.directory.is_pinned() => {
-                self.cache.partitions().insert(&self.directory, id, block);
-            }
-            _ => self.cache.insert(self.id, handle.offset, Arc::clone(block)),
+        if fill == Fill::Nothing {
+            return;
+        }
+        let stays = partition.filter(|_| fill == Fill::Keep || self.directory.is_pinned());
+        let enter = |id| self.cache.partitions().insert(&self.directory, id, block);
+        if !stays.is_some_and(enter) {
+            self.cache.insert(self.id, handle.offset, Arc::clone(block));
         }
     }
 

@@ -118,6 +118,34 @@ fn pinning_stops_at_half_the_budget() {
 }
 
 #[test]
+fn other_partitions_are_kept_however_much_is_promised_to_pinned_ones() {
+    let (block, _) = block();
+    let others = || (Directory::new(0, 1), PartitionId::Filter(0));
+    // A share of half the budget, of which the pinned would have all.
+    let (half, _) = pool(50);
+    let pins = |pool: &PartitionPool| pool.pin(&Directory::new(1, 0), BUDGET / 50);
+    let granted = (0..50).take_while(|_| pins(&half)).count();
+    assert!((14..=16).contains(&granted), "{granted} of 50");
+    let (directory, id) = others();
+    assert!(half.insert(&directory, id, &block));
+    // A share that becomes as small once there are more files.
+    let (shrunk, _) = pool(80);
+    assert!(shrunk.pin(&Directory::new(1, 0), BUDGET / 2));
+    shrunk.hold(BUDGET / 100 * 45);
+    let (directory, id) = others();
+    assert!(shrunk.insert(&directory, id, &block));
+    // But not beyond it, where the pinned are there.
+    let (full, _) = pool(50);
+    let pinned = Directory::new(0, 100);
+    assert!(full.pin(&pinned, 0));
+    for at in 0..100 {
+        assert!(full.insert(&pinned, PartitionId::Filter(at), &block));
+    }
+    let (directory, id) = others();
+    assert!(!full.insert(&directory, id, &block));
+}
+
+#[test]
 fn a_closed_file_gives_its_bytes_back_at_once() {
     let (pool, told) = pool(80);
     let (block, bytes) = block();

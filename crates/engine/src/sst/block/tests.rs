@@ -7,13 +7,13 @@ use futures::FutureExt;
 use futures::future::{join, join_all};
 
 use super::*;
-use crate::cache::{BlockCache, QuickBlockCache};
+use crate::cache::{BlockCache, Directory, QuickBlockCache};
 use crate::cell::{FamilyId, Kind, encode_key};
 use crate::cursor::{Cursor, Step};
 use crate::io::{Files, InlineIo, PreadPool, Spawner, ThreadSpawner};
 use crate::read::RecordInRow;
 use crate::sst::point::PointStage;
-use crate::sst::testing::{GateIo, Sample, TestFiles, TestIo, look_up_with};
+use crate::sst::testing::{GateIo, Sample, TestFiles, TestIo, filter_block, look_up_with};
 use crate::sst::{Compression, CursorOptions, FileId, RowProbe, SstCursor, SstOptions, SstWriter};
 
 mod damage;
@@ -314,6 +314,33 @@ fn a_partition_that_a_scan_read_enters_the_directory_when_it_is_asked_for_again(
     assert!(stats.index.bytes > 0, "{stats:?}");
     assert!(reader.top().len() > 1);
     assert_eq!(stats.index.misses, 1, "the others were read ahead");
+}
+
+#[test]
+fn partitions_for_which_the_pinned_leave_no_room_are_in_memory_too() {
+    let cache = cache(8 << 20);
+    let reader = open(&file_of(ROWS), &cache);
+    let pinned = Directory::new(0, 80);
+    assert!(cache.partitions().pin(&pinned, 0));
+    let block = Arc::new(filter_block(100 << 10));
+    for at in 0..80 {
+        assert!(cache.partitions().insert(&pinned, PartitionId::Filter(at), &block));
+    }
+    let io = GateIo::new();
+    io.open();
+    for _ in 0..3 {
+        assert_eq!(now(get(&reader, &io, &row(7))).unwrap().unwrap(), vec![7; 50]);
+        assert_eq!(io.reads().len(), 3, "filter, index and data, once: {:?}", io.reads());
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.index.hits, stats.filter.hits), (2, 2), "{stats:?}");
+    assert!(reader.directory.peek(PartitionId::Index(0)).is_none());
+    // With room again, they move to where they belong.
+    cache.partitions().forget(&pinned, 0);
+    now(get(&reader, &io, &row(7))).unwrap().unwrap();
+    assert_eq!(io.reads().len(), 3);
+    assert!(reader.directory.peek(PartitionId::Index(0)).is_some());
+    assert!(reader.directory.peek(PartitionId::Filter(0)).is_some());
 }
 
 #[test]

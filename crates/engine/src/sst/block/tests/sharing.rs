@@ -246,6 +246,9 @@ impl BlockCache for Acting {
     fn found(&self, file: FileId, offset: u64, block: &Arc<Block>) {
         self.cache.found(file, offset, block);
     }
+    fn get_partition(&self, file: FileId, offset: u64) -> Option<Arc<Block>> {
+        self.cache.get_partition(file, offset)
+    }
     fn peek(&self, file: FileId, offset: u64) -> Option<Arc<Block>> {
         self.cache.peek(file, offset)
     }
