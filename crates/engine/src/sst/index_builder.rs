@@ -9,6 +9,18 @@ use crate::codec::{common_prefix, put_u64, zigzag};
 /// Bytes of the header at most, besides the common prefix.
 pub(super) const HEADER_BYTES_MAX: usize = HEADER_LEN + COLUMNS_MAX * (1 + 10) + 1;
 
+/// Bytes up to which a separator may be the last of a partition, whose entry in the top-level index has it: that is in memory for as long
+/// as the file is open. A sixteenth of a page. Less would have partitions end elsewhere where keys are somewhat long.
+const SHORT_BYTES: usize = 256;
+
+/// Entries from which on a partition may end with a longer one: of keys that have kilobytes alike, a few percent stay in memory then. A
+/// smaller number keeps more of them there, a larger one has reads of such rows read more of the index.
+const LONG_FAN_OUT_MIN: usize = 32;
+
+/// Bytes beyond which it may, however few they are: what is read at once for a row. It takes long separators that have little in common to
+/// come to this, and between two of these is a short one.
+const LONG_BYTES_MAX: usize = 128 << 10;
+
 /// The smallest and the largest value of a column.
 #[derive(Debug, Clone, Copy)]
 struct Span {
@@ -128,11 +140,35 @@ impl IndexBuilder {
         self.data_end = entry.data_end;
     }
 
-    /// Takes the last entry back, with its separator.
-    pub(super) fn pop(&mut self) -> Option<(Vec<u8>, IndexEntry)> {
-        let entry = self.entries.pop()?;
-        self.ends.pop();
-        let separator = self.separators.split_off(self.ends.last().copied().unwrap_or(0));
+    /// Where a block that its last entry does not fit into ends: before the entry at this place, which is the last one, mostly. Of long
+    /// separators it goes on to one after which it can end, and does not end yet (`None`).
+    pub(super) fn end_of_full(&self) -> Option<usize> {
+        let last = self.ends.len().checked_sub(1).filter(|last| *last > 0)?;
+        let len_before = |place: usize| self.separator(place.saturating_sub(1)).len();
+        let len = len_before(last);
+        if len <= SHORT_BYTES {
+            return Some(last);
+        }
+        if last < LONG_FAN_OUT_MIN && self.fits(LONG_BYTES_MAX) {
+            return None;
+        }
+        // Of the later half, so that each entry is taken back once, on average.
+        let shortest = (last / 2 + 1..=last).rev().min_by_key(|place| len_before(*place))?;
+        Some(if len_before(shortest) <= len / 2 { shortest } else { last })
+    }
+
+    /// Takes the entries from this place on back, with their separators.
+    pub(super) fn take_back(&mut self, from: usize) -> Vec<(Vec<u8>, IndexEntry)> {
+        let from = from.min(self.ends.len());
+        let (ends, entries) = (self.ends.split_off(from), self.entries.split_off(from));
+        let kept_bytes = self.ends.last().copied().unwrap_or(0);
+        let mut start = kept_bytes;
+        let mut taken = Vec::with_capacity(entries.len());
+        for (end, entry) in ends.into_iter().zip(entries) {
+            taken.push((self.separators.get(start..end).unwrap_or_default().to_vec(), entry));
+            start = end;
+        }
+        self.separators.truncate(kept_bytes);
         self.count_lengths();
         self.spans = [Span::EMPTY; COLUMNS_MAX];
         self.stats = BlockStats::NONE;
@@ -143,7 +179,7 @@ impl IndexBuilder {
             self.stats.merge(&entry.stats);
         }
         self.data_end = self.entries.last().map_or(0, |e| e.data_end);
-        Some((separator, entry))
+        taken
     }
 
     fn separator(&self, index: usize) -> &[u8] {
@@ -211,11 +247,6 @@ impl IndexBuilder {
     /// Bytes of the block as it is, or a few more.
     pub(super) fn len(&self) -> usize {
         HEADER_BYTES_MAX + self.values_bytes() + self.separators.len() + self.ends.len() * 6
-    }
-
-    /// Entries.
-    pub(super) fn count(&self) -> usize {
-        self.ends.len()
     }
 
     /// Whether there are no entries.

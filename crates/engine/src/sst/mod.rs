@@ -143,7 +143,7 @@ pub struct SstOptions {
     pub block_bytes: usize,
     /// Bytes that a data block should take in the file: its frame, checksum included.
     pub read_bytes: usize,
-    /// Bytes of an index partition in the file, at most; or [`PARTITION_UNLIMITED`].
+    /// Bytes of an index partition in the file, at most, unless keys have hundreds of bytes alike; or [`PARTITION_UNLIMITED`].
     pub index_partition_bytes: usize,
     /// Bytes of a filter partition in the file, at most; or [`PARTITION_UNLIMITED`].
     pub filter_partition_bytes: usize,

@@ -207,6 +207,38 @@ fn without_cache() -> CursorOptions {
     CursorOptions { fill_cache: false, ..CursorOptions::default() }
 }
 
+#[test]
+fn of_keys_that_have_kilobytes_alike_little_stays_in_memory() {
+    let alike = "q".repeat(16_380);
+    // Each row divided among blocks, and long columns, of which a hundred each have the same kilobytes.
+    let rows: Vec<_> = (0..120)
+        .map(|at| cell(&format!("{:03}", at / 3), 1, &format!("{alike}{}", at % 3), 5, b"v"))
+        .collect();
+    let columns: Vec<_> = (0..300)
+        .map(|at| cell("row", 1, &format!("{}{alike}{at:03}", at / 100), 5, b"v"))
+        .collect();
+    for records in [&rows, &columns] {
+        let files = TestFiles::default();
+        write(&files, records, SstOptions::default());
+        let reader = open(&files, 8 << 20).unwrap();
+        assert!(reader.properties().data_blocks as usize > records.len() / 2);
+        let keys: usize = records.iter().map(|record| record.key.len()).sum();
+        let resident = reader.resident_bytes() as usize;
+        assert!(resident < keys / 20, "{resident} of {keys} bytes of keys");
+        for at in 0..reader.top().len() {
+            let len = reader.top_entry(at).unwrap().handle.len;
+            assert!(len < 160 << 10, "a partition of {len} bytes");
+        }
+        assert_eq!(&scan(&reader, CursorOptions::default()).unwrap(), records);
+        let mut cursor = reader.cursor(CursorOptions::default());
+        for record in records.iter().rev().step_by(7) {
+            seek(&mut cursor, &record.key).unwrap();
+            assert_eq!(current(&cursor).as_ref(), Some(record));
+        }
+        reader.verify(&mut |_| ()).unwrap();
+    }
+}
+
 /// The record where a model says a seek lands.
 fn model_seek<'a>(records: &'a [Sample], target: &[u8]) -> Option<&'a Sample> {
     records.iter().find(|r| r.key.as_slice() >= target)

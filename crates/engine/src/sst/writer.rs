@@ -385,11 +385,13 @@ impl SstWriter {
         self.partition.add(separator, &entry);
         let room = self.options.index_partition_bytes.saturating_sub(TRAILER_LEN);
         if !self.partition.fits(room)
-            && self.partition.count() > 1
-            && let Some((separator, entry)) = self.partition.pop()
+            && let Some(end) = self.partition.end_of_full()
         {
+            let next = self.partition.take_back(end);
             self.end_partition();
-            self.partition.add(&separator, &entry);
+            for (separator, entry) in next {
+                self.partition.add(&separator, &entry);
+            }
         }
         Ok(())
     }

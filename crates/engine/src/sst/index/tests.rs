@@ -83,7 +83,10 @@ proptest! {
             }
             // Taking an entry back leaves no trace.
             builder.add(b"\xFF\xFFlast", &entry(9999));
-            prop_assert_eq!(builder.pop().unwrap(), (b"\xFF\xFFlast".to_vec(), entry(9999)));
+            builder.add(b"\xFF\xFFlast2", &entry(10_000));
+            let taken = builder.take_back(separators.len());
+            let last = (b"\xFF\xFFlast".to_vec(), entry(9999));
+            prop_assert_eq!(taken, vec![last, (b"\xFF\xFFlast2".to_vec(), entry(10_000))]);
             let bytes = builder.finish();
             prop_assert!(builder.fits(bytes.len() + HEADER_BYTES_MAX));
             prop_assert!(!builder.fits(bytes.len() - 1) && bytes.len() <= builder.len() + 64);
