@@ -118,7 +118,7 @@ impl EchoServer {
         for (index, (listener, door)) in listeners.into_iter().zip(doors).enumerate() {
             let services = Others::new(Routes::new(echo.clone()));
             let (io, draining) = (Arc::clone(&env.io), draining.clone());
-            let streams = Arc::new(Streams::new(BUFFERS_BYTES));
+            let streams = Arc::new(Streams::within(BUFFERS_BYTES));
             let windows = Windows::within(BUFFERS_BYTES);
             let core = Core { services, streams, windows, door, working: Arc::default() };
             let runtime = runtime::build_core().map_err(failed)?;
