@@ -505,10 +505,7 @@ impl Table {
 
     /// Deletes the rows that start with `prefix`, or all rows without one.
     pub async fn drop_row_range(&self, prefix: Option<&[u8]>) -> Result<()> {
-        let drop = async |drop: TabletDrop| {
-            if drop.at_once(|| true).await? { Ok(()) } else { drop.one_by_one().await }
-        };
-        try_join_all(self.drops(prefix)?.into_iter().map(drop)).await?;
+        try_join_all(self.drops(prefix)?.into_iter().map(TabletDrop::carry_out)).await?;
         Ok(())
     }
 
@@ -615,6 +612,11 @@ impl TabletDrop {
     /// was done, where a change stream is to show each. Blocks while the tablet's manifest is synced.
     pub async fn at_once(&self, wanted: impl Fn() -> bool) -> Result<bool> {
         Ok(self.may_be_at_once() && self.tablet.drop_rows_while(self.range.clone(), wanted).await?)
+    }
+
+    /// Deletes the rows, in the one way or the other.
+    async fn carry_out(self) -> Result<()> {
+        if self.at_once(|| true).await? { Ok(()) } else { self.one_by_one().await }
     }
 
     /// Deletes the rows one by one; durable and visible when it resolves, and goes no further once it is dropped.

@@ -166,13 +166,14 @@ pub async fn carry_out_long<T: Send + 'static, F: FnOnce() -> T + Send + 'static
 ) -> Result<T> {
     let Some(helper) = OWN.with_borrow(Option::clone) else { return Ok(work()) };
     let (waiting, done, result) = offer(work);
-    helper.carry_out(tablet, waiting.begin(Arc::clone(&done)));
+    // Not kept: where the helper drops what it has, it is over at once.
+    let offered = Arc::downgrade(&done);
+    helper.carry_out(tablet, waiting.begin(done));
     let result = match select(result, helper.patience()).await {
         Either::Left((result, _)) => result,
         Either::Right(((), result)) => {
-            match SLOW.with_borrow(Option::clone) {
-                Some(slow) => slow.carry_out(tablet, waiting.begin(done)),
-                None => drop(done),
+            if let (Some(slow), Some(done)) = (SLOW.with_borrow(Option::clone), offered.upgrade()) {
+                slow.carry_out(tablet, waiting.begin(done));
             }
             result.await
         }

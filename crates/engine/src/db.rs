@@ -242,7 +242,8 @@ impl Engine {
         }
         let keeps_unnamed = lists_lost || lacks > 0;
 
-        let disk_bytes = files.disk_space(layout.root())?.map(|space| space.total);
+        // Some file systems do not say; then it is a number by itself.
+        let disk_bytes = files.disk_space(layout.root()).ok().flatten().map(|space| space.total);
         let bytes_max = options.change_log_bytes_max_on(disk_bytes);
         let changes = ChangeLog::open(files.as_ref(), &layout.changes(), bytes_max)?;
         let (after_segment, last_kept) = changes.newest();

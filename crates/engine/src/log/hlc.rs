@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Guarantees: every sequence is handed out once and is greater than all before it, whatever the wall
-//! clock does: where it stands still or goes back, the counter runs on, if need be into milliseconds
+//! clock does: where it stands still, goes back or says what nobody believes, the counter runs on, if need be into milliseconds
 //! that have not come yet. (After Kulkarni et al., "Logical Physical Clocks", 2014.)
 
 use std::sync::Arc;
@@ -18,6 +18,10 @@ use crate::io::Clock;
 /// Less, and a machine whose clock is set right by some seconds would hide new cells behind older ones. More, and one whose clock
 /// was wrong by an hour would give all cells of the next hour one timestamp, of which each column keeps one cell.
 const STANDS_STILL_MILLIS: i64 = 60_000;
+
+/// The last time of the wall clock that is believed, in milliseconds: half of what a sequence can tell, the year 2248. One of a machine that has lost its
+/// time may say anything, and what is numbered by it stays: at the end of what a sequence can tell, nothing could be written ever again.
+const BELIEVED_MILLIS_MAX: u64 = SEQ_MAX >> (SEQ_COUNTER_BITS + 1);
 
 /// The clock. All methods are safe to call from any thread.
 #[derive(Debug)]
@@ -39,8 +43,9 @@ impl Hlc {
     /// Reserves `n` consecutive sequences (at least one) and returns the first. They end before
     /// [`SEQ_MAX`], which no mutation ever has.
     pub fn reserve(&self, n: u32) -> Seq {
-        let millis = u64::try_from(self.clock.now_micros() / 1_000).unwrap_or(0);
-        let now = millis.min(SEQ_MAX >> SEQ_COUNTER_BITS) << SEQ_COUNTER_BITS;
+        let millis = u64::try_from(self.clock.now_micros() / 1_000).ok();
+        let now = millis.filter(|millis| *millis <= BELIEVED_MILLIS_MAX).unwrap_or(0);
+        let now = now << SEQ_COUNTER_BITS;
         let span = u64::from(n.max(1));
         let first = |last: Seq| last.saturating_add(1).max(now);
         // Acquire and release: who sees a sequence sees what its holder did before reserving it.
@@ -130,6 +135,18 @@ mod tests {
         assert_eq!(after, a + 1 + u64::from(u32::MAX));
         clock.set_wall_micros(1_001_000);
         assert_eq!(hlc.reserve(1), after + 1);
+    }
+
+    #[test]
+    fn a_clock_that_nobody_believes_leaves_sequences_for_when_it_is_right() {
+        let (clock, hlc) = at(1_700_000_000_000);
+        let first = hlc.reserve(1);
+        clock.set_wall_micros(i64::MAX);
+        for n in 1..=3 {
+            assert_eq!(hlc.reserve(u32::MAX), first + 1 + (n - 1) * u64::from(u32::MAX));
+        }
+        clock.set_wall_micros(1_700_000_100_000_000);
+        assert_eq!(hlc.reserve(1), 1_700_000_100_000 << SEQ_COUNTER_BITS);
     }
 
     #[test]

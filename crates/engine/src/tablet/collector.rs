@@ -461,7 +461,8 @@ impl Look {
                     longer_wait(last.map_or(0, |walk| walk.failed_wait_micros));
                 let wait = i64::try_from(failed_wait_micros).unwrap_or(i64::MAX);
                 let until_micros = tablet.core.expiry_micros().saturating_add(wait);
-                let deleted_micros = self.place.deleted_micros;
+                // By other rules it says nothing.
+                let deleted_micros = self.place.deleted_micros.filter(|_| !outdated);
                 let walk = Walk { deleted_micros, until_micros, failed_wait_micros };
                 progress.walked.insert(self.place.file, walk);
                 if Tablet::is_stop(&error) || tablet.is_dropped() { Ok(()) } else { Err(error) }
