@@ -218,13 +218,11 @@ impl<F> Waiting<F> {
     {
         let slot = Arc::clone(&self.0);
         Box::new(move || {
-            let work = lock(&slot).take();
-            // Taken before, so that a panic tells of the end, though others could have begun it.
-            let done = lock(&done).take();
-            if let (Some(work), Some(done)) = (work, done) {
-                // Nobody may be left to take it.
-                let _ = done.send(work());
-            }
+            let Some(work) = lock(&slot).take() else { return };
+            // Taken before, so that a panic tells of the end, though another could have begun it.
+            let Some(done) = lock(&done).take() else { return };
+            // Nobody may be left to take it.
+            let _ = done.send(work());
         })
     }
 }

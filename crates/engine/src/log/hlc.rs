@@ -43,9 +43,7 @@ impl Hlc {
     /// Reserves `n` consecutive sequences (at least one) and returns the first. They end before
     /// [`SEQ_MAX`], which no mutation ever has.
     pub fn reserve(&self, n: u32) -> Seq {
-        let millis = u64::try_from(self.clock.now_micros() / 1_000).ok();
-        let now = millis.filter(|millis| *millis <= BELIEVED_MILLIS_MAX).unwrap_or(0);
-        let now = now << SEQ_COUNTER_BITS;
+        let now = u64::try_from(self.now_millis()).unwrap_or(0) << SEQ_COUNTER_BITS;
         let span = u64::from(n.max(1));
         let first = |last: Seq| last.saturating_add(1).max(now);
         // Acquire and release: who sees a sequence sees what its holder did before reserving it.
@@ -73,8 +71,13 @@ impl Hlc {
         give(before).saturating_mul(1_000)
     }
 
+    /// What the wall clock says; that of the last sequence where nobody believes it.
     fn now_millis(&self) -> i64 {
-        self.clock.now_micros().div_euclid(1_000)
+        let millis = self.clock.now_micros().div_euclid(1_000);
+        if millis > BELIEVED_MILLIS_MAX as i64 {
+            return (self.current() >> SEQ_COUNTER_BITS) as i64;
+        }
+        millis
     }
 
     /// Takes note of a sequence that was used before a restart: cells may have its time, where that is near.
@@ -145,6 +148,8 @@ mod tests {
         for n in 1..=3 {
             assert_eq!(hlc.reserve(u32::MAX), first + 1 + (n - 1) * u64::from(u32::MAX));
         }
+        let since = (3 * u64::from(u32::MAX)) >> SEQ_COUNTER_BITS;
+        assert_eq!(hlc.time_of_write() / 1_000, 1_700_000_000_000 + since as i64);
         clock.set_wall_micros(1_700_000_100_000_000);
         assert_eq!(hlc.reserve(1), 1_700_000_100_000 << SEQ_COUNTER_BITS);
     }

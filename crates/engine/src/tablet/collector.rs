@@ -261,8 +261,9 @@ impl Tablet {
     ) -> Result<(Option<(Seq, u64)>, Option<Slice>)> {
         let lock = self.lock_row(row).await;
         let schema = self.require_schema()?;
+        let begun = slice.clone();
         let mut part = Part { slice, column: None };
-        let (deletions, cells, next) = loop {
+        let (deletions, cells, mut next) = loop {
             let projection = part.projection(&schema);
             let found = self.read_row(row, &projection, ReadView::Pending).await?;
             let is_over = self.core.stopping() || self.is_dropped();
@@ -297,6 +298,11 @@ impl Tablet {
             let encoded = self.encode(&batch, Source::GarbageCollection)?;
             bytes += encoded.len() as u64;
             let permit = self.core.pipeline.admit(encoded.len()).await?;
+            // Writers may have been before it for long.
+            if !Arc::ptr_eq(&schema, &self.require_schema()?) {
+                next = Some(begun);
+                break;
+            }
             // Nobody waits for each of them: the log's thread writes it.
             drop(self.enqueue([encoded], permit, &mut [batch])?);
         }

@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures::future::{Either, select};
 use tepui_bigtable::error::{Error, Result};
 use tepui_bigtable::read_rows::ReadRows;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -485,11 +486,7 @@ impl Answer {
         if self.charge.is_none() {
             // Kept while it waits, but not where all that is expected will be charged.
             let turn = (expected > MESSAGE_BYTES_MIN).then_some(turn);
-            let least = self.units(MESSAGE_BYTES_MIN);
-            self.charge = match self.try_kept(least) {
-                None => Some(self.wait(least, deadline).await?),
-                kept => kept,
-            };
+            self.charge = Some(self.wait_to_begin(deadline).await?);
             self.turn = turn;
         }
         Ok(())
@@ -640,6 +637,24 @@ impl Answer {
             self.charge = Some(self.wait(units, Instant::now() + ANSWER_WAIT).await?);
         }
         Ok(())
+    }
+
+    /// Waits for room for a first message: in the budget, or in what is kept for those.
+    async fn wait_to_begin(&self, deadline: Instant) -> Result<Charge> {
+        let units = self.units(MESSAGE_BYTES_MIN);
+        let mine = Arc::clone(&self.connection.answers).acquire_many_owned(units.of_connection);
+        let mine = timeout_at(deadline, mine).await.map_err(|_| self.refuse())?;
+        let mine = mine.expect(NEVER_CLOSED);
+        let all = Arc::clone(&self.streams.units).acquire_many_owned(units.of_all);
+        let kept = async {
+            let mine = Arc::clone(&self.connection.kept).acquire_many_owned(units.of_all).await;
+            let all = Arc::clone(&self.streams.kept).acquire_many_owned(units.of_all).await;
+            (mine.expect(NEVER_CLOSED), all.expect(NEVER_CLOSED))
+        };
+        Ok(match select(pin!(all), pin!(kept)).await {
+            Either::Left((all, _)) => self.charged(mine, all.expect(NEVER_CLOSED)),
+            Either::Right(((mine, all), _)) => self.charged(mine, all),
+        })
     }
 
     /// Waits for so many units; until the deadline for those of its connection.

@@ -101,6 +101,14 @@ async fn a_few_small_reads_of_each_connection_go_on_though_others_hold_all_that_
         tokio::task::yield_now().await;
     }
     assert!(beside.len() >= FIRST_MESSAGES_KEPT_CONNECTIONS as usize);
+    // Who waits for what its connection has of them goes on when one is taken, before any that comes later.
+    let last = beside.last_mut().expect("there are some");
+    let connection = Arc::clone(&last[0].connection);
+    let mut waits = Box::pin(read(&connection));
+    assert!(waits.as_mut().now_or_never().is_none());
+    last.remove(0);
+    assert!(read(&connection).now_or_never().is_none());
+    last.push(waits.await);
     // They are given back as they are taken.
     let connection = streams.connection();
     while read(&connection).now_or_never().is_some() {
