@@ -188,7 +188,7 @@ pub struct ReadRows {
     turn: Turn,
     /// The tablet that the last row came from.
     tablet: Option<TabletId>,
-    /// Where long rows are filtered and made into messages, and large messages put together.
+    /// Where large messages are put together.
     aside: Aside,
     /// Bytes of the pieces beyond those that the request has: by its view, its filter and its table's tablets it may be of many more.
     more_pieces_bytes: usize,
@@ -301,7 +301,7 @@ impl ReadRows {
             (responder, more)
         };
         // Boxed, so that reads of other rows stay small.
-        let (responder, more) = Box::pin(pace.carry_out(&self.aside, self.tablet, push)).await?;
+        let (responder, more) = Box::pin(pace.carry_out(self.tablet, push)).await?;
         self.responder = responder;
         more
     }

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
-use tepui_engine::aside::{Aside, carry_out_long, carry_out_slow};
+use tepui_engine::aside::{carry_out_long, carry_out_slow};
 use tepui_engine::cell::{FamilyId, PinnedRow, ReadRow, Row};
 use tepui_engine::io::Rng;
 use tepui_engine::read::{FamilyProjection, Projection, QualifierRange};
@@ -38,17 +38,15 @@ pub(crate) enum Pace {
 }
 
 impl Pace {
-    /// Carries out, beside its thread, work of this pace that is not short, of a request to `tablet` that leaves it to `aside`.
+    /// Carries out, beside its thread, work of this pace that is not short, of a request to `tablet`.
     pub(crate) async fn carry_out<T: Send + 'static>(
         self,
-        aside: &Aside,
         tablet: Option<TabletId>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> tepui_engine::Result<T> {
         match self {
             Self::Slow => carry_out_slow(tablet, work).await,
-            Self::Long => carry_out_long(tablet, work).await,
-            Self::Short => aside.carry_out(tablet, work).await,
+            Self::Short | Self::Long => carry_out_long(tablet, work).await,
         }
     }
 }

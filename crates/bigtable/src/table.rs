@@ -20,7 +20,6 @@ use futures::StreamExt;
 use futures::future::try_join_all;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_request::RequestStatsView;
-use tepui_engine::aside::Aside;
 use tepui_engine::cell::{Mutation, ReadRow, Row, RowBatch, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::pressure::{self, Pressure, Priority};
@@ -366,9 +365,8 @@ impl Table {
                     pace => {
                         let (families, rng) = (families.clone(), Arc::clone(&self.rng));
                         let passes = move || predicate.passes_any(found, &families, rng.as_ref());
-                        let aside = Aside::default();
                         // Boxed, so that requests for other rows stay small.
-                        Box::pin(pace.carry_out(&aside, Some(tablet.id()), passes)).await?
+                        Box::pin(pace.carry_out(Some(tablet.id()), passes)).await?
                     }
                 },
             }

@@ -341,11 +341,16 @@ mod tests {
         }
     }
 
+    fn lent_slow() -> (Arc<Later>, LentSlow) {
+        let slow = Arc::new(Later::default());
+        let lent = lend_slow(Arc::new(Slow(Arc::clone(&slow))));
+        (slow, lent)
+    }
+
     #[test]
     fn long_work_is_done_by_the_helper_that_comes_to_it_first() {
         let (later, _lent) = lent();
-        let slow = Arc::new(Later::default());
-        let _lent_slow = lend_slow(Arc::new(Slow(Arc::clone(&slow))));
+        let (slow, _lent_slow) = lent_slow();
         later.is_impatient.store(true, Ordering::Relaxed);
         for first in [&slow, &later] {
             let mut long = Box::pin(carry_out_long(None, || 5));
@@ -364,8 +369,7 @@ mod tests {
     #[test]
     fn long_work_that_nobody_can_begin_any_more_fails() {
         let (later, _lent) = lent();
-        let slow = Arc::new(Later::default());
-        let _lent_slow = lend_slow(Arc::new(Slow(Arc::clone(&slow))));
+        let (slow, _lent_slow) = lent_slow();
         later.is_impatient.store(true, Ordering::Relaxed);
         let mut long = Box::pin(carry_out_long(None, || 5));
         assert!((&mut long).now_or_never().is_none());

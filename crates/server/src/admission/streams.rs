@@ -642,9 +642,7 @@ impl Answer {
     /// Waits for room for a first message: in the budget, or in what is kept for those.
     async fn wait_to_begin(&self, deadline: Instant) -> Result<Charge> {
         let units = self.units(MESSAGE_BYTES_MIN);
-        let mine = Arc::clone(&self.connection.answers).acquire_many_owned(units.of_connection);
-        let mine = timeout_at(deadline, mine).await.map_err(|_| self.refuse())?;
-        let mine = mine.expect(NEVER_CLOSED);
+        let mine = self.wait_for_connection(units, deadline).await?;
         let all = Arc::clone(&self.streams.units).acquire_many_owned(units.of_all);
         let kept = async {
             let mine = Arc::clone(&self.connection.kept).acquire_many_owned(units.of_all).await;
@@ -659,10 +657,20 @@ impl Answer {
 
     /// Waits for so many units; until the deadline for those of its connection.
     async fn wait(&self, units: Units, deadline: Instant) -> Result<Charge> {
+        let mine = self.wait_for_connection(units, deadline).await?;
+        let all = Arc::clone(&self.streams.units).acquire_many_owned(units.of_all).await;
+        Ok(self.charged(mine, all.expect(NEVER_CLOSED)))
+    }
+
+    /// Waits for what they are of its connection.
+    async fn wait_for_connection(
+        &self,
+        units: Units,
+        deadline: Instant,
+    ) -> Result<OwnedSemaphorePermit> {
         let mine = Arc::clone(&self.connection.answers).acquire_many_owned(units.of_connection);
         let mine = timeout_at(deadline, mine).await.map_err(|_| self.refuse())?;
-        let all = Arc::clone(&self.streams.units).acquire_many_owned(units.of_all).await;
-        Ok(self.charged(mine.expect(NEVER_CLOSED), all.expect(NEVER_CLOSED)))
+        Ok(mine.expect(NEVER_CLOSED))
     }
 
     fn refuse(&self) -> Error {
