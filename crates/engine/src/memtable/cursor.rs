@@ -28,7 +28,7 @@ pub struct MemtableCursor {
     upper: Vec<u8>,
     /// The row prefix that `seek_row_before` seeks, kept for its memory.
     row: Vec<u8>,
-    has_tombstones: bool,
+    has_cell_tombstones: bool,
     totals: Arc<Totals>,
 }
 
@@ -37,7 +37,7 @@ impl MemtableCursor {
         list: Arc<SkipList>,
         totals: Arc<Totals>,
         bounds: &RowRange,
-        has_tombstones: bool,
+        has_cell_tombstones: bool,
     ) -> Self {
         let upper = if bounds.end.is_empty() { Vec::new() } else { row_prefix(&bounds.end) };
         Self {
@@ -45,7 +45,7 @@ impl MemtableCursor {
             lower: row_prefix(&bounds.start),
             upper,
             row: Vec::new(),
-            has_tombstones,
+            has_cell_tombstones,
             totals,
         }
     }
@@ -92,14 +92,14 @@ impl Cursor for MemtableCursor {
     }
 
     fn take_rows(&mut self, before: &[u8], sink: &mut dyn RowSink) -> Result<Step> {
-        let has_tombstones = self.has_tombstones;
+        let has_cell_tombstones = self.has_cell_tombstones;
         while sink.room() > 0 {
             let is_passed = self.place.pass_row(|place| {
                 let prefix = place.record().key.row_prefix();
                 if !before.is_empty() && prefix >= before {
                     return Ok(None);
                 }
-                let mut row = MemtableRow::new(place, has_tombstones);
+                let mut row = MemtableRow::new(place, has_cell_tombstones);
                 let is_taken = sink.take_in_memory(prefix, &mut row)?;
                 Ok(is_taken.then_some(row.place))
             })?;
@@ -114,7 +114,7 @@ impl Cursor for MemtableCursor {
     fn show_row(&self, sink: &mut dyn RowSink) -> Result<bool> {
         let Some(place) = self.place.row() else { return Ok(false) };
         let prefix = place.record().key.row_prefix();
-        sink.take_in_memory(prefix, &mut MemtableRow::new(place, self.has_tombstones))
+        sink.take_in_memory(prefix, &mut MemtableRow::new(place, self.has_cell_tombstones))
     }
 
     fn entry(&self) -> Option<Entry<'_>> {
@@ -148,13 +148,13 @@ pub struct MemtableRow<'a> {
     place: RowPlace<'a>,
     record: Record<'a>,
     same_column: bool,
-    /// The memtable has tombstones, which may lie anywhere among the records of a column.
-    has_tombstones: bool,
+    /// The memtable has tombstones of cells, which may lie anywhere among the records of a column.
+    has_cell_tombstones: bool,
 }
 
 impl<'a> MemtableRow<'a> {
-    pub(super) fn new(place: RowPlace<'a>, has_tombstones: bool) -> Self {
-        Self { record: place.record(), place, same_column: false, has_tombstones }
+    pub(super) fn new(place: RowPlace<'a>, has_cell_tombstones: bool) -> Self {
+        Self { record: place.record(), place, same_column: false, has_cell_tombstones }
     }
 
     /// The sequence of the newest tombstone of the row that a snapshot at `seq` sees, where there is one. The row must not have been moved.
@@ -181,9 +181,9 @@ impl<'a> MemtableRow<'a> {
         goes_on
     }
 
-    /// Moves to the first record of the next cell, or to a tombstone before it; `false` at the end of the row.
+    /// Moves to the first record of the next cell, or to a cells' tombstone before it; `false` at the end of the row.
     pub(crate) fn advance_cell(&mut self) -> bool {
-        if self.has_tombstones {
+        if self.has_cell_tombstones {
             return self.advance();
         }
         let column = self.record.key.column_prefix();

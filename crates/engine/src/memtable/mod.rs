@@ -24,7 +24,7 @@ mod hints;
 mod skiplist;
 mod totals;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::cell::{FamilyId, KeyView, Kind, RowRange, SEQ_MAX, Seq, Timestamp};
@@ -39,6 +39,7 @@ pub use totals::{Total, Totals};
 pub struct Memtable {
     list: Arc<SkipList>,
     tombstones: AtomicU64,
+    has_cell_tombstones: AtomicBool,
     totals: Arc<Totals>,
     written: Written,
 }
@@ -108,6 +109,7 @@ impl Memtable {
         Arc::new(Self {
             list,
             tombstones: AtomicU64::new(0),
+            has_cell_tombstones: AtomicBool::new(false),
             totals,
             written: Written {
                 writer: Mutex::new(WriterState { inserter, families: Vec::new(), family_hint: 0 }),
@@ -160,6 +162,11 @@ impl Memtable {
         self.tombstones.load(Ordering::Relaxed)
     }
 
+    /// Whether there is a tombstone of cells among them: only these lie among a column's cells.
+    pub fn has_cell_tombstones(&self) -> bool {
+        self.has_cell_tombstones.load(Ordering::Relaxed)
+    }
+
     /// The least and the greatest sequence of the records; `None` without any.
     pub fn seq_range(&self) -> Option<(Seq, Seq)> {
         // `len` was raised after the bounds, so where it is not 0 they are set.
@@ -180,8 +187,8 @@ impl Memtable {
 
     /// The row with this prefix; `None` where there is no record of it.
     pub fn row(&self, row_prefix: &[u8]) -> Option<MemtableRow<'_>> {
-        let has_tombstones = self.tombstones() > 0;
-        self.list.row(row_prefix).map(|place| MemtableRow::new(place, has_tombstones))
+        let has_cell_tombstones = self.has_cell_tombstones();
+        self.list.row(row_prefix).map(|place| MemtableRow::new(place, has_cell_tombstones))
     }
 
     /// Brings the places of rows into the processor's cache, given their prefixes, for insertions that follow.
@@ -189,11 +196,11 @@ impl Memtable {
         self.list.fetch_paths(row_prefixes);
     }
 
-    /// A cursor over the records of the rows in `bounds`, on no record yet. Rows that it hands over whole are looked through for
-    /// tombstones where there are any by now.
+    /// A cursor over the records of the rows in `bounds`, on no record yet. Columns of rows that it hands over whole are looked through for
+    /// tombstones of cells where there are any by now.
     pub fn cursor(self: &Arc<Self>, bounds: RowRange) -> MemtableCursor {
         let (list, totals) = (Arc::clone(&self.list), Arc::clone(&self.totals));
-        MemtableCursor::new(list, totals, &bounds, self.tombstones() > 0)
+        MemtableCursor::new(list, totals, &bounds, self.has_cell_tombstones())
     }
 }
 
@@ -254,6 +261,9 @@ impl MemtableWriter<'_> {
         }
         if kind.is_tombstone() {
             self.table.tombstones.fetch_add(1, Ordering::Relaxed);
+        }
+        if kind == Kind::CellTombstone {
+            self.table.has_cell_tombstones.store(true, Ordering::Relaxed);
         }
         records.store(records.load(Ordering::Relaxed) + 1, Ordering::Release);
         true

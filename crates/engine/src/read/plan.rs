@@ -135,6 +135,14 @@ impl FamilyPlan {
             Some(Bound::Unbounded) | None => {}
         }
     }
+
+    /// Writes the first possible key of a column that is wanted, behind the tombstones of the family.
+    pub(super) fn target_columns(&self, row_prefix: &[u8], out: &mut Vec<u8>) {
+        self.target_range(row_prefix, 0, out);
+        if !matches!(self.qualifiers.first(), Some((Bound::Included(_) | Bound::Excluded(_), _))) {
+            encode_qualifier(Some(b""), out);
+        }
+    }
 }
 
 /// Where `qualifier` stands among sorted, disjoint ranges.

@@ -18,16 +18,17 @@
 //!   ([`Totals`]).
 //!
 //! What the projection leaves out is first stepped over, and after [`SKIP_BEFORE_SEEK`] records sought
-//! past; older records of a cell, and cells with timestamps above the projection's range, only where there are no tombstones at
-//! all: those lie among them, and may reach further.
+//! past. So are tombstones of a row, family or column that follow a visible one of the same: they are older. Older records of a cell,
+//! and cells with timestamps above the projection's range, are only where there are no tombstones of cells:
+//! those lie among them, and may reach further.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::cell::{
-    Cell, FAMILY_NONE, FamilyId, KeyView, Kind, ReadRow, Row, SEQ_MAX, Seq, Timestamp,
-    TimestampRange, unescape_into,
+    Cell, FAMILY_NONE, FamilyId, KeyView, Kind, ReadRow, Row, SEQ_MAX, Seq, TIMESTAMP_MAX,
+    Timestamp, TimestampRange, unescape_into,
 };
 use crate::cursor::{Cursor, Entry};
 use crate::error::{Error, ErrorKind, Result};
@@ -101,8 +102,8 @@ pub(super) struct VisibleRow {
     plan: Plan,
     excised: Vec<EncodedExcised>,
     row_bytes_max: u64,
-    /// Whether there may be tombstones.
-    tombstones: bool,
+    /// Whether there may be tombstones of cells.
+    cell_tombstones: bool,
 
     row: Vec<u8>,
     row_hide: Seq,
@@ -153,14 +154,14 @@ impl VisibleRow {
         plan: Plan,
         excised: Vec<EncodedExcised>,
         row_bytes_max: u64,
-        tombstones: bool,
+        cell_tombstones: bool,
     ) -> Self {
         Self {
             snapshot,
             plan,
             excised,
             row_bytes_max,
-            tombstones,
+            cell_tombstones,
             row: Vec::new(),
             row_hide: 0,
             cells: Vec::new(),
@@ -282,7 +283,7 @@ impl VisibleRow {
                 return Err(unexpected(key));
             }
             self.row_hide = self.row_hide.max(key.seq());
-            return Ok(Action::Next);
+            return Ok(self.skip_to_family_at());
         }
         if family != self.family {
             if self.close_cell()? == Room::RowFull {
@@ -297,7 +298,7 @@ impl VisibleRow {
                 return Err(unexpected(key));
             }
             self.family_hide = self.family_hide.max(key.seq());
-            return Ok(Action::Next);
+            return Ok(self.skip_to_columns());
         }
         if key.column_prefix() != self.column.as_slice() {
             if self.close_cell()? == Room::RowFull {
@@ -311,7 +312,7 @@ impl VisibleRow {
             Kind::Value | Kind::Merge | Kind::ValueElsewhere => self.take_cell(cursor, key, value),
             Kind::ColumnTombstone => {
                 self.column_hide = self.column_hide.max(key.seq());
-                Ok(Action::Next)
+                Ok(self.skip_to_cells())
             }
             Kind::CellTombstone => {
                 self.add_range(key, value)?;
@@ -555,6 +556,20 @@ impl VisibleRow {
         }
     }
 
+    /// Skips to the first column that is wanted of the current family, past its tombstones.
+    fn skip_to_columns(&mut self) -> Action {
+        if let Some(plan) = self.plan.families.get(self.family_at) {
+            plan.target_columns(&self.row, &mut self.target);
+        }
+        self.start_skip()
+    }
+
+    /// Skips to the cells of the current column, past its tombstones: what is of their timestamp and older than one of them is hidden.
+    fn skip_to_cells(&mut self) -> Action {
+        target_cell(&self.column, TIMESTAMP_MAX - 1, SEQ_MAX, &mut self.target);
+        self.start_skip()
+    }
+
     /// `Some` where the column is not wanted.
     fn enter_column(&mut self, key: KeyView<'_>, cursor: &impl Cursor) -> Option<Action> {
         self.column.clear();
@@ -629,8 +644,8 @@ impl VisibleRow {
     /// Passes over a record of the column, of which nothing from `timestamp` on is wanted.
     fn step_or_seek_before(&mut self, timestamp: Timestamp) -> Action {
         self.stepped += 1;
-        // Tombstones lie among the records, and may reach further than these.
-        if self.tombstones || self.stepped <= self.patience {
+        // Tombstones of cells lie among the records, and may reach further than these.
+        if self.cell_tombstones || self.stepped <= self.patience {
             return Action::Next;
         }
         match timestamp.checked_sub(1) {

@@ -117,7 +117,7 @@ impl Tablet {
             reverse,
             rows_hint,
             row_bytes_max,
-            tombstones: view.may_have_tombstones(),
+            cell_tombstones: view.may_have_cell_tombstones(),
         };
         let io = Arc::clone(&self.core.env.io);
         // A point read comes here too, and what it reads is worth keeping.

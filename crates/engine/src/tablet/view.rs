@@ -101,8 +101,8 @@ pub(crate) struct View {
     pub(super) unrefused_bytes: u64,
     /// The value files that these name.
     pub(crate) values: NamedFiles,
-    /// Whether an SST may have tombstones.
-    tombstones: bool,
+    /// Whether an SST may have tombstones of cells.
+    cell_tombstones: bool,
 }
 
 /// What is in the part of a file that a reference shows, where things lie evenly.
@@ -158,7 +158,8 @@ impl View {
         };
         // One that cannot be opened may have anything.
         let mut readers = files.values().map(|file| file.reader());
-        let tombstones = readers.any(|r| r.map_or(true, |r| r.properties().tombstones() > 0));
+        let cell_tombstones =
+            readers.any(|r| r.map_or(true, |r| r.properties().cell_tombstones > 0));
         Self {
             active,
             waiting,
@@ -168,7 +169,7 @@ impl View {
             shape,
             unrefused_bytes,
             values,
-            tombstones,
+            cell_tombstones,
         }
     }
 
@@ -187,7 +188,7 @@ impl View {
             shape: Arc::clone(&self.shape),
             unrefused_bytes: self.unrefused_bytes,
             values: self.values.clone(),
-            tombstones: self.tombstones,
+            cell_tombstones: self.cell_tombstones,
         }
     }
 
@@ -211,9 +212,9 @@ impl View {
         }
     }
 
-    /// Whether there may be tombstones.
-    pub(crate) fn may_have_tombstones(&self) -> bool {
-        self.tombstones || self.memtables().any(|memtable| memtable.tombstones() > 0)
+    /// Whether there may be tombstones of cells.
+    pub(crate) fn may_have_cell_tombstones(&self) -> bool {
+        self.cell_tombstones || self.memtables().any(|memtable| memtable.has_cell_tombstones())
     }
 
     /// All memtables, newest first.

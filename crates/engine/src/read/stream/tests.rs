@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::aside::Helper;
 use crate::cache::{BlockCache as _, QuickBlockCache};
-use crate::cell::{FamilyId, Mutation, SEQ_MAX, TimestampRange};
+use crate::cell::{FamilyId, Kind, Mutation, SEQ_MAX, TimestampRange, row_prefix};
 use crate::error::ErrorKind;
 use crate::io::Files as _;
 use crate::memtable::Memtable;
@@ -36,7 +36,7 @@ fn spec(snapshot: Seq) -> ReadSpec {
         reverse: false,
         rows_hint: None,
         row_bytes_max: u64::MAX,
-        tombstones: true,
+        cell_tombstones: true,
     }
 }
 
@@ -111,20 +111,40 @@ fn any_projection() -> impl Strategy<Value = Projection> {
     )
 }
 
+/// The history where only whole columns are deleted of families.
+fn without_cell_tombstones(mut history: History) -> History {
+    let is_of_cells = |event: &Event| match event {
+        Event::Mutate(_, mutation) => {
+            let mut key = row_prefix(b"a");
+            mutation.encode_after_row(1, &mut key);
+            KeyView::parse(&key).unwrap().kind() == Kind::CellTombstone
+        }
+        _ => false,
+    };
+    history.0.retain(|event| !is_of_cells(event));
+    history
+}
+
 proptest! {
     #[test]
     fn reads_show_what_the_history_says(
         history in any_history(),
+        whole_columns in any::<bool>(),
         hands in vec((any::<u8>(), 0..10_u8), 1..20),
         range in prop_oneof![Just(RowRange::all()), any_range()],
         projection in any_projection(),
         snapshot in any::<prop::sample::Index>(),
         blocking in any::<bool>(),
     ) {
+        let history = if whole_columns { without_cell_tombstones(history) } else { history };
         let runs = deal(&history, &hands);
         let snapshot = snapshot.index(history.0.len() + 1) as Seq;
         for snapshot in [snapshot, SEQ_MAX] {
-            let mut spec = ReadSpec { excised: history.excised(), ..spec(snapshot) };
+            let mut spec = ReadSpec {
+                excised: history.excised(),
+                cell_tombstones: !whole_columns,
+                ..spec(snapshot)
+            };
             let mut rows = history.rows(snapshot, &spec.schema);
 
             prop_assert_eq!(&read(&runs, &spec, blocking).unwrap(), &rows);
@@ -191,6 +211,7 @@ proptest! {
     #[test]
     fn rows_of_memtables_and_ssts_show_what_the_history_says(
         history in any_history(),
+        whole_columns in any::<bool>(),
         hands in vec((any::<u8>(), 0..10_u8), 1..20),
         places in vec(any_place(), 4),
         range in prop_oneof![Just(RowRange::all()), any_range()],
@@ -199,6 +220,7 @@ proptest! {
         rows_hint in prop::option::of(1..4_usize),
         reverse in any::<bool>(),
     ) {
+        let history = if whole_columns { without_cell_tombstones(history) } else { history };
         let runs = deal(&history, &hands);
         let snapshot = snapshot.index(history.0.len() + 1) as Seq;
         let spec = ReadSpec {
@@ -207,6 +229,7 @@ proptest! {
             projection: projection.clone(),
             rows_hint,
             reverse,
+            cell_tombstones: !whole_columns,
             ..spec(snapshot)
         };
         let mut rows = history.rows(snapshot, &spec.schema);
@@ -481,7 +504,7 @@ fn others_of_the_thread_have_turns_within_a_long_row_and_none_for_short_ones() {
     ] {
         let busy = Arc::new(Busy::default());
         let _lent = aside::lend(Arc::clone(&busy) as _);
-        let spec = ReadSpec { range, tombstones: false, ..spec(RECORDS) };
+        let spec = ReadSpec { range, cell_tombstones: false, ..spec(RECORDS) };
         let (_memtable, mut stream) = of_memtable(records, spec);
         let (mut found, mut seen) = (0, 0);
         while let Some(row) = step(&mut stream).unwrap() {
@@ -526,7 +549,7 @@ fn operands_are_looked_at_by_one_read_and_passed_over_by_those_after_it() {
         |from: u64| (from..from + RECORDS).map(|seq| merge("a", 2, &1_i64.to_be_bytes(), seq));
     let (memtable, _) = of_memtable(&additions(1).collect::<Vec<_>>(), spec(9));
     let read = |snapshot: Seq| {
-        let spec = ReadSpec { tombstones: false, ..spec(snapshot) };
+        let spec = ReadSpec { cell_tombstones: false, ..spec(snapshot) };
         let cursors: Vec<Box<dyn Cursor>> = vec![Box::new(memtable.cursor(RowRange::all()))];
         let mut stream = RowStream::new(cursors, spec, Arc::new(NoIo), Box::new(()));
         let mut looked_at = 0;
@@ -555,6 +578,65 @@ fn operands_are_looked_at_by_one_read_and_passed_over_by_those_after_it() {
     assert!(looked_at < 30, "{looked_at}");
     assert_eq!(read(2 * RECORDS), (sum(2 * RECORDS), RECORDS - 4));
     assert_eq!(read(SEQ_MAX), (sum(2 * RECORDS), 1));
+}
+
+/// The cells of the row `a`, and how many records were looked at for them.
+fn look_at_row(records: &[Record], projection: Projection) -> (usize, u64) {
+    let spec = ReadSpec { projection, cell_tombstones: false, ..spec(SEQ_MAX) };
+    let (_memtable, mut stream) = of_memtable(records, spec);
+    let mut looked_at = 0;
+    loop {
+        let row = match stream.advance().unwrap() {
+            Turn::Row(row) => Some(row),
+            Turn::Ready => stream.ready.pop(),
+            Turn::Blocked | Turn::End => panic!("all is in memory"),
+            Turn::Pause => None,
+        };
+        looked_at += stream.in_turn;
+        if let Some(row) = row {
+            return (Row::from(row).cells.len(), looked_at);
+        }
+    }
+}
+
+#[test]
+fn a_row_that_was_deleted_often_is_read_without_a_look_at_all_its_tombstones() {
+    const DELETIONS: u64 = 1_000;
+    let qualifier = || Bytes::from_static(b"q");
+    let column = |family| Mutation::DeleteCells {
+        family: FamilyId(family),
+        qualifier: qualifier(),
+        timestamps: TimestampRange::ALL,
+    };
+    let named = |qualifiers: Vec<QualifierRange>| Projection {
+        families: Some(vec![FamilyProjection {
+            family: FamilyId(1),
+            qualifiers: qualifiers.into(),
+        }]),
+        ..Projection::all()
+    };
+    let one = (Bound::Included(qualifier()), Bound::Included(qualifier()));
+    for deletion in [Mutation::DeleteRow, Mutation::DeleteFamily { family: FamilyId(1) }, column(1)]
+    {
+        let deletions = (1..=DELETIONS).map(|seq| record(b"a", &deletion, seq));
+        let cells = [put("a", 1, "q", 1, b"v", DELETIONS + 1)];
+        let records: Vec<_> = deletions.chain(cells).collect();
+        for projection in [Projection::all(), named(Vec::new()), named(vec![one.clone()])] {
+            let (cells, looked_at) = look_at_row(&records, projection);
+            assert_eq!(cells, 1, "{deletion:?}");
+            assert!(looked_at < 60, "{looked_at} records beside {deletion:?}");
+        }
+    }
+}
+
+#[test]
+fn a_cell_that_was_overwritten_often_is_read_at_once_beside_deletions_of_other_rows() {
+    const WRITES: u64 = 1_000;
+    let writes = (1..=WRITES).map(|seq| put("a", 1, "q", 1, b"v", seq));
+    let records: Vec<_> = writes.chain([record(b"b", &Mutation::DeleteRow, 1)]).collect();
+    let (cells, looked_at) = look_at_row(&records, Projection::all());
+    assert_eq!(cells, 1);
+    assert!(looked_at < 60, "{looked_at} records");
 }
 
 #[test]
@@ -592,7 +674,7 @@ fn no_more_rows_are_taken_at_once_than_take_a_bounded_memory() {
 
 #[test]
 fn what_comes_after_the_snapshot_changes_nothing_of_what_a_memtable_hands_over() {
-    let spec = ReadSpec { tombstones: false, ..spec(9) };
+    let spec = ReadSpec { cell_tombstones: false, ..spec(9) };
     let (memtable, mut stream) =
         of_memtable(&[put("a", 1, "q", 1, b"old", 1), put("b", 1, "q", 1, b"old", 2)], spec);
     for later in [
@@ -694,7 +776,7 @@ fn versions_beyond_the_limit_are_sought_past() {
 #[test]
 fn rewrites_of_a_cell_are_sought_past() {
     // Where there may be tombstones, each is looked at.
-    let plain = |snapshot| ReadSpec { tombstones: false, ..spec(snapshot) };
+    let plain = |snapshot| ReadSpec { cell_tombstones: false, ..spec(snapshot) };
     let mut records: Vec<_> = (0..MANY).map(|i| put("a", 1, "q", 1, b"v", i)).collect();
     records.push(put("a", 1, "q", 0, b"v", 1));
     let (rows, counts) = counted(vec![records.clone()], plain(SEQ_MAX));
