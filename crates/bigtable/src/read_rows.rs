@@ -20,6 +20,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
 use tepui_engine::aside::Aside;
 use tepui_engine::cell::{PinnedRow, ReadRow, Row, RowRange};
+use tepui_engine::error::ErrorKind;
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::memtable::SHARED_VALUE_BYTES_MIN;
 use tepui_engine::read::{Projection, RowStream};
@@ -255,7 +256,7 @@ impl ReadRows {
                 reader.turn_to_scan();
             }
             let (wanted, selection) = (self.responder.rows_left(), &self.responder.selection);
-            let seen = reader.next(wanted, selection.projection()).await.map_err(Error::from);
+            let seen = reader.next(wanted, selection).await.map_err(Error::from);
             self.tablet = reader.tablet;
             let row_bytes = match &seen {
                 Ok(Some(Seen::RangeEnd { records, .. })) => {
@@ -435,6 +436,8 @@ type PointRead = BoxFuture<'static, tepui_engine::Result<(Seen, usize)>>;
 struct Points {
     /// What the engine is asked for.
     projection: Projection,
+    /// The same of rows that are too large for that.
+    needed: Option<Projection>,
     /// Reads that were begun and are not done.
     under_way: AtomicUsize,
     /// Bytes of the rows that were read and not taken.
@@ -448,7 +451,7 @@ impl Points {
         row: Bytes,
     ) -> tepui_engine::Result<(Seen, usize)> {
         self.under_way.fetch_add(1, Ordering::Relaxed);
-        let seen = read_point(tablet, row, &self.projection).await;
+        let seen = read_point(tablet, row, (&self.projection, self.needed.as_ref())).await;
         let bytes = seen.as_ref().map_or(0, Seen::row_bytes);
         self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.under_way.fetch_sub(1, Ordering::Relaxed);
@@ -582,11 +585,18 @@ impl RowReader {
     async fn next(
         &mut self,
         wanted: Option<u64>,
-        projection: &Projection,
+        selection: &Selection,
     ) -> tepui_engine::Result<Option<Seen>> {
+        let projection = selection.projection();
         loop {
             if let Some(scan) = &mut self.scan {
-                if let Some(row) = scan.rows.next_in_place().await? {
+                let row = match scan.rows.next_in_place().await {
+                    Err(error) => {
+                        return Box::pin(self.pass_large_row(error, selection)).await.map(Some);
+                    }
+                    Ok(row) => row,
+                };
+                if let Some(row) = row {
                     scan.last = Some(row.key().clone());
                     return Ok(Some(Seen::of(row)));
                 }
@@ -595,7 +605,7 @@ impl RowReader {
                     return Ok(Some(scan.end()));
                 }
             }
-            self.read_ahead(self.window(wanted), projection);
+            self.read_ahead(self.window(wanted), selection);
             if let Some(points) = &mut self.points
                 && let Some(seen) = points.next().await
             {
@@ -615,7 +625,7 @@ impl RowReader {
                 // The only single row of its run, or the only one that there is room for: read without a box around the future.
                 Some(Piece::Row(tablet, row)) => {
                     self.tablet = Some(tablet.id());
-                    let seen = read_point(tablet, row, projection).await?;
+                    let seen = read_point(tablet, row, (projection, selection.needed())).await?;
                     if !self.pieces.is_empty() {
                         self.learn(seen.row_bytes());
                     }
@@ -638,6 +648,28 @@ impl RowReader {
         }
     }
 
+    /// What there is to say of a row that ended the scan by being too large, where that is not all: one that the filter refuses by its key need not be
+    /// read, and of one that is read for more than is wanted, what is wanted may fit. The scan goes on behind it.
+    async fn pass_large_row(
+        &mut self,
+        error: tepui_engine::Error,
+        selection: &Selection,
+    ) -> tepui_engine::Result<Seen> {
+        let Some(row) = error.large_row().map(Bytes::copy_from_slice) else { return Err(error) };
+        let wanted = selection.may_want(&row).then(|| selection.needed());
+        if wanted == Some(None) {
+            return Err(error);
+        }
+        let Some(mut scan) = self.scan.take() else { return Err(error) };
+        let tablet = Arc::clone(&scan.tablet);
+        scan.last = Some(row.clone());
+        self.pieces.extend(scan.rest(self.reverse));
+        match wanted.flatten() {
+            Some(needed) => Box::pin(read_point(tablet, row, (needed, None))).await,
+            None => Ok(Seen::Nothing(row)),
+        }
+    }
+
     /// A single row of so many bytes was read: what it was before says ever less of those that come.
     fn learn(&mut self, row_bytes: usize) {
         let before = self.largest_row_bytes;
@@ -648,7 +680,7 @@ impl RowReader {
 
     /// Starts reads of the single rows at the head of the pieces, where there is more than one of them,
     /// until `window` are under way.
-    fn read_ahead(&mut self, window: usize, projection: &Projection) {
+    fn read_ahead(&mut self, window: usize, selection: &Selection) {
         let is_run = self.points.as_ref().is_some_and(|points| !points.is_empty())
             || matches!(&self.pieces[..], [.., Piece::Row(..), Piece::Row(..)]);
         if !is_run || window < 2 {
@@ -663,7 +695,8 @@ impl RowReader {
             self.asked.push_back(Piece::Row(Arc::clone(&tablet), row.clone()));
             let shared = self.shared.get_or_insert_with(|| {
                 Arc::new(Points {
-                    projection: projection.clone(),
+                    projection: selection.projection().clone(),
+                    needed: selection.needed().cloned(),
                     under_way: AtomicUsize::new(0),
                     read_bytes: AtomicUsize::new(0),
                 })
@@ -673,13 +706,20 @@ impl RowReader {
     }
 }
 
+/// Reads a row: where it is too large for a projection, by the one that is needed.
 async fn read_point(
     tablet: Arc<Tablet>,
     row: Bytes,
-    projection: &Projection,
+    (projection, needed): (&Projection, Option<&Projection>),
 ) -> tepui_engine::Result<Seen> {
     activity::turn_to(tablet.id());
-    let found = tablet.read_row_in_place(&row, projection, ReadView::Durable).await?;
+    let mut found = tablet.read_row_in_place(&row, projection, ReadView::Durable).await;
+    if let (Err(error), Some(needed)) = (&found, needed)
+        && error.kind() == ErrorKind::RowTooLarge
+    {
+        found = tablet.read_row_in_place(&row, needed, ReadView::Durable).await;
+    }
+    let found = found?;
     Ok(match found.map(Seen::of) {
         Some(Seen::Mark(_)) | None => Seen::Nothing(row),
         Some(seen) => seen,

@@ -72,6 +72,8 @@ pub struct Selection {
     /// The columns that a view lets through; `None` without one.
     within: Option<Vec<FamilyProjection>>,
     projection: Projection,
+    /// What is asked for of a row that is too large to be read with all that `projection` wants, where that is more than the filter needs.
+    needed: Option<Projection>,
 }
 
 impl Selection {
@@ -94,12 +96,12 @@ impl Selection {
             Some(filter) => filter.projection(families.iter().collect(), within.as_deref()),
             None => everything(within.clone()),
         };
-        Ok(Self { filter, within, projection })
+        Ok(Self { filter, within, projection, needed: None })
     }
 
     /// Every cell.
     pub(crate) fn everything() -> Self {
-        Self { filter: None, within: None, projection: everything(None) }
+        Self { filter: None, within: None, projection: everything(None), needed: None }
     }
 
     /// Compiles the filter of a predicate, of which only matters whether any cell passes; without
@@ -124,7 +126,19 @@ impl Selection {
     /// to refuse; but for none outside of the view. Their values only where the filter has use for any: they are not counted.
     pub fn look_at_all_cells(&mut self) {
         let values = self.projection.values;
-        self.projection = Projection { values, ..everything(self.within.clone()) };
+        let all = Projection { values, ..everything(self.within.clone()) };
+        self.needed = Some(std::mem::replace(&mut self.projection, all));
+    }
+
+    /// What is asked for of a row that is too large for [`Self::projection`], if that is less.
+    pub(crate) fn needed(&self) -> Option<&Projection> {
+        self.needed.as_ref()
+    }
+
+    /// Whether anything of a row with this key can be wanted.
+    pub(crate) fn may_want(&self, key: &[u8]) -> bool {
+        let mut steps_left = NARROW_STEPS_MAX;
+        self.filter.as_ref().is_none_or(|filter| filter.may_match_within(key, &mut steps_left))
     }
 
     /// Bytes of what the filter was compiled to, and may build while it runs, and of the columns that the engine is asked for. A view is
@@ -145,7 +159,8 @@ impl Selection {
         let asked = self.projection.families.as_deref().unwrap_or_default();
         let own = asked.iter().filter(|column| !is_shared(column));
         let ranges: usize = own.map(|column| column.qualifiers.len()).sum();
-        let columns = within.len() + asked.len();
+        let needed = self.needed.as_ref().and_then(|needed| needed.families.as_deref());
+        let columns = within.len() + asked.len() + needed.unwrap_or_default().len();
         columns * size_of::<FamilyProjection>() + ranges * size_of::<QualifierRange>()
     }
 

@@ -1387,6 +1387,46 @@ async fn figures_of_a_read_come_last_where_they_are_asked_for() {
 }
 
 #[tokio::test]
+async fn a_row_too_large_to_be_read_fails_no_read_that_wants_nothing_of_what_makes_it_large() {
+    use v2::row_filter::Filter;
+    let fixture = Fixture::new(&["m"]);
+    for row in ["a-small", "x-large", "z-small"] {
+        fixture.mutate(row, vec![set("g", "q", 0, "v")]).await;
+    }
+    let value = Bytes::from(vec![b'v'; 90 << 20]);
+    for qualifier in ["p", "q", "r"] {
+        fixture.mutate("x-large", vec![set("f", qualifier, 0, value.clone())]).await;
+    }
+    let mut whole = fixture.table.read_rows(v2::ReadRowsRequest::default()).unwrap();
+    let failure = loop {
+        match whole.next().await.expect("a row is too large") {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(failure.kind(), Code::FailedPrecondition);
+
+    let by_key = filtered(Filter::RowKeyRegexFilter(".*-small".into()));
+    let back = v2::ReadRowsRequest { reversed: true, ..by_key.clone() };
+    assert_eq!(keys(&fixture.read(by_key).await), ["a-small", "z-small"]);
+    assert_eq!(keys(&fixture.read(back).await), ["z-small", "a-small"]);
+
+    // Figures count all cells of a row, where it can be read with all of them.
+    let all = ["a-small", "x-large", "z-small"];
+    for (rows, found) in
+        [(None, &all[..]), (row_set(&all, &[]), &all), (row_set(&all[1..2], &[]), &all[1..2])]
+    {
+        let counted = v2::ReadRowsRequest {
+            rows,
+            filter: family_filter("g"),
+            request_stats_view: v2::read_rows_request::RequestStatsView::RequestStatsFull.into(),
+            ..Default::default()
+        };
+        assert_eq!(keys(&fixture.read(counted).await), found);
+    }
+}
+
+#[tokio::test]
 async fn figures_count_what_the_filter_refused() {
     let fixture = Fixture::new(&[]);
     fixture.mutate("a", vec![set("f", "q", 0, "v")]).await;
