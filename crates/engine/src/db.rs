@@ -307,13 +307,15 @@ impl Engine {
                 remove_tablet(files, &core.layout.tablet(*id))?;
                 files.sync_dir(&core.layout.tablets())?;
             }
-            let mut removed = 0;
+            let mut orphans = Vec::new();
             if !keeps_unnamed {
-                for id in ssts.iter().filter(|id| !named.contains(id)) {
-                    files.remove(&core.layout.sst(*id))?;
-                    removed += 1;
-                }
-                removed += core.store.values().remove_orphans()?;
+                let unnamed = ssts.iter().filter(|id| !named.contains(id));
+                orphans.extend(unnamed.map(|id| core.layout.sst(*id)));
+                orphans.extend(core.store.values().orphans()?);
+            }
+            let removed = orphans.len() as u64;
+            for path in orphans {
+                core.store.remove_unfinished(path);
             }
             // Last of all.
             meta.begin()?;

@@ -8,6 +8,7 @@
 //! a failed job has written itself, and no file counts as sparse.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -272,24 +273,19 @@ impl ValueStore {
         drop(holdings);
     }
 
-    /// Removes the files in the directory that are neither open nor kept: what a crash left of jobs. Called once all SSTs are
-    /// open and name theirs; removes nothing where one could not be opened. Tells how many there were.
-    pub(crate) fn remove_orphans(&self) -> Result<u64> {
+    /// The files in the directory that are neither open nor kept: what a crash left of jobs. Called once all SSTs are
+    /// open and name theirs; there are none where one could not be opened.
+    pub(crate) fn orphans(&self) -> Result<Vec<PathBuf>> {
         if !self.all_known() {
             tracing::warn!(
                 "value files that nothing names are kept: an SST that cannot be opened may name them"
             );
-            return Ok(0);
+            return Ok(Vec::new());
         }
         let named = lock(&self.holdings).needed();
-        let mut removed = 0;
-        for id in self.layout.values_there(self.env.files.as_ref())? {
-            if !named.contains(&id) {
-                self.env.files.remove(&self.layout.value(id))?;
-                removed += 1;
-            }
-        }
-        Ok(removed)
+        let there = self.layout.values_there(self.env.files.as_ref())?;
+        let orphans = there.into_iter().filter(|id| !named.contains(id));
+        Ok(orphans.map(|id| self.layout.value(id)).collect())
     }
 }
 

@@ -537,6 +537,24 @@ fn a_start_keeps_files_that_an_older_manifest_does_not_name_where_it_names_other
 }
 
 #[test]
+fn a_file_that_nothing_names_and_that_cannot_be_removed_keeps_nobody_from_starting() {
+    let place = place();
+    let sst = files_in(&place.files, "sst").pop().unwrap();
+    let stray = dir().join("sst/00000000000000aa.sst");
+    place.files.put_contents(&stray, place.files.contents(&sst).unwrap());
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let faults = Arc::new(FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>));
+    faults.inject(Fault::new(FaultOp::Remove).on_path("00000000000000aa").sticky());
+    let env = env(Arc::clone(&faults) as Arc<dyn Files>, Arc::clone(&clock), 3);
+    let engine = Engine::open(env, dir(), tiny_options()).unwrap();
+    assert!(place.files.contents(&stray).is_ok());
+    faults.heal();
+    clock.advance_micros(60_000_000);
+    engine.run_background().unwrap();
+    assert!(place.files.contents(&stray).is_err(), "it is removed later");
+}
+
+#[test]
 fn a_start_that_is_refused_for_its_log_removes_no_file_that_nothing_names() {
     let place = place();
     let sst = files_in(&place.files, "sst").pop().unwrap();
