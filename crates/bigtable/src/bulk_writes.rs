@@ -27,6 +27,9 @@ const MUTATE_ROWS_IN_FLIGHT_BYTES: usize = 4 << 20;
 /// Writes of one `MutateRows` under way at once even where they are large: they share a sync.
 const MUTATE_ROWS_IN_FLIGHT_MIN: usize = 4;
 
+/// A mutation is as much work as so many bytes of values: half a microsecond.
+const MUTATION_WORK_BYTES: usize = 64;
+
 /// Rows of a bulk that go to one tablet (`T` is a handle of one) as one write.
 #[derive(Debug)]
 pub(crate) struct BulkWrite<T> {
@@ -57,7 +60,7 @@ pub(crate) fn bulk_writes<T: Clone, I: Eq + Hash>(
     let mut open: HashMap<I, (usize, Turn)> = HashMap::new();
     for RowWrite { batch, entries, token } in rows {
         let tablet = tablets.get(&batch.row);
-        let bytes = batch.mutations.iter().map(mutation::payload_bytes).sum();
+        let bytes = work_bytes(&batch);
         if let Some(token) = token {
             let (tablet, rows) = (tablet.clone(), BulkRows::Once(token, batch));
             writes.push(BulkWrite { tablet, rows, entries, bytes });
@@ -87,6 +90,13 @@ pub(crate) fn bulk_writes<T: Clone, I: Eq + Hash>(
         }
     }
     writes
+}
+
+/// Bytes of a row, or what its mutations come to where they are more work than their bytes: each has the key in the memtable, and a place to
+/// be found.
+fn work_bytes(batch: &RowBatch) -> usize {
+    let payload: usize = batch.mutations.iter().map(mutation::payload_bytes).sum();
+    payload.max(batch.mutations.len() * (batch.row.len() + MUTATION_WORK_BYTES))
 }
 
 /// Writes of a bulk that are under way at once.
@@ -225,13 +235,14 @@ mod tests {
         let all = || TabletMap::new(vec![(RowRange::all(), ())]).unwrap();
         let family = tepui_engine::cell::FamilyId(1);
         let bytes = |count| Bytes::from(vec![0; count]);
-        let of = |count: usize, mutation: Mutation| {
-            let batch = RowBatch { row: Bytes::from_static(b"r"), mutations: vec![mutation] };
+        let of_each = |count: usize, mutations: Vec<Mutation>| {
+            let batch = RowBatch { row: Bytes::from_static(b"r"), mutations };
             let rows = (0..count)
                 .map(|i| RowWrite { batch: batch.clone(), entries: vec![i], token: None })
                 .collect();
             bulk_writes(rows, &all(), |()| ())
         };
+        let of = |count, mutation| of_each(count, vec![mutation]);
         let writes = |count, value| {
             let (qualifier, value) = (Bytes::new(), bytes(value));
             of(count, Mutation::Put { family, qualifier, timestamp: 0, value })
@@ -255,6 +266,9 @@ mod tests {
         let (qualifier, operand) = (bytes(16 << 10), bytes(84 << 10));
         let sketches = of(100, Mutation::Merge { family, qualifier, timestamp: 0, operand });
         assert_eq!((sketches.len(), bulk_writes_in_flight(&sketches)), (100, 40));
+        // Nor are bytes all that is work.
+        let deletions = of_each(250, vec![Mutation::DeleteRow; 400]);
+        assert!(deletions.iter().all(|write| write.entries.len() <= 3));
     }
 
     #[test]

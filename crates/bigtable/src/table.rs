@@ -265,14 +265,17 @@ impl Table {
                     others_first().await;
                 }
                 activity::turn_to(tablet.id());
-                if let Err(error) = tablet.admit_part(priority) {
-                    let is_refusal = pressure::is_refusal(&error);
+                let of_entries = |error| {
+                    let is_refusal = pressure::is_refusal(&error) && !error.is_in_doubt();
                     let error = Error::from(error);
-                    return (entries, Err(if is_refusal { error.as_unavailable() } else { error }));
+                    if is_refusal { error.as_unavailable() } else { error }
+                };
+                if let Err(error) = tablet.admit_part(priority) {
+                    return (entries, Err(of_entries(error)));
                 }
                 let applied = match rows {
                     BulkRows::Together(batches) => {
-                        tablet.apply_rows_admitted(batches).await.map_err(Error::from)
+                        tablet.apply_rows_admitted(batches).await.map_err(of_entries)
                     }
                     BulkRows::Once(token, batch) => token.apply(&tablet, batch).await,
                 };

@@ -66,6 +66,8 @@ pub(crate) struct Core {
     pace: Pace,
     /// Of all tablets, whatever still holds them.
     pub(crate) memtables: MemtableMemory,
+    /// Bytes of row keys that are about to be in them.
+    pub(crate) keys_held: AtomicU64,
     /// Writes that were refused because background work is behind.
     pub(crate) refusals: Refusals,
     /// Why flushes and compactions fail.
@@ -161,6 +163,7 @@ impl Core {
             metrics: EngineMetrics::default(),
             locked_rows,
             memtables,
+            keys_held: AtomicU64::new(0),
             refusals: Refusals::default(),
             setbacks: Setbacks::default(),
             said_of_flushes: Said::default(),
@@ -214,7 +217,8 @@ impl Core {
 
     /// That of the memory of memtables.
     pub(crate) fn pressure_of_memory(&self) -> Pressure {
-        let memory = self.memtables.bytes() as f64;
+        let keys = self.keys_held.load(Ordering::Relaxed);
+        let memory = self.memtables.bytes().saturating_add(keys) as f64;
         Pressure::of(Behind::Memory, memory, self.options.memtables_total_bytes as f64)
     }
 

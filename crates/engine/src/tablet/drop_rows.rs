@@ -96,6 +96,9 @@ impl Tablet {
         }
         // What is read-only stays as it is: the log may have failed while locks were waited for.
         self.core.check_healthy()?;
+        // What a crash loses is the end of history: no write that came before the drop, in whichever tablet, may go where the drop stays.
+        let pipeline = &self.core.pipeline;
+        pipeline.log().sync(pipeline.recorded())?;
         self.install(&mut manifest, &edit, Outputs::default(), 0).map_err(|error| {
             match self.core.failed() {
                 Some(failure) if error.is_in_doubt() => failure.in_doubt(),

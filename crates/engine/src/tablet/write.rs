@@ -7,6 +7,7 @@ use futures::future::{join, join_all};
 
 use crate::cell::{KeyView, RowBatch, Seq, Timestamp, encode_row};
 use crate::changes::ChangeLog;
+use crate::core::Core;
 use crate::db::{Health, HeldBy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::record::RECORD_BYTES_MAX;
@@ -26,6 +27,16 @@ const BATCH_BYTES_MAX: u64 = RECORD_BYTES_MAX - (1 << 20);
 /// Bytes of a batch up to which each of its mutations fits a block of an SST, whatever of it is key: that counts twice there, with each of
 /// its bytes as two at most.
 const SMALL_BATCH_BYTES_MAX: usize = BLOCK_BYTES_MAX / 8;
+
+/// Bytes of row keys in the memtable from which a batch is counted before it waits for anything: each of its mutations has the key there,
+/// which the log and the request have once. Less is about what the request has itself.
+const KEYS_COUNTED_FROM: u64 = 64 << 10;
+
+/// Bytes of row keys that one batch may bring to the memtable, as a part of the memory of all memtables, and within bounds: large enough for
+/// 100,000 mutations of a row whose key has 160 bytes, and no more than the largest request has.
+const KEYS_PART: u64 = 4;
+const KEYS_BYTES_MIN: u64 = 16 << 20;
+const KEYS_BYTES_MAX: u64 = 256 << 20;
 
 impl Tablet {
     /// Applies mutations to one row, in order and atomically; resolves when they are durable and visible, or with an error:
@@ -59,9 +70,10 @@ impl Tablet {
     }
 
     async fn commit<L>(&self, lock: L, batch: RowBatch, encoded: EncodedBatch) -> Result<Seq> {
+        let keys = self.hold_keys(std::slice::from_ref(&batch))?;
         let permit = self.core.pipeline.admit(encoded.len()).await?;
         let done = self.enqueue([encoded], permit, &mut [batch])?;
-        drop(lock);
+        drop((keys, lock));
         done.await
     }
 
@@ -96,7 +108,10 @@ impl Tablet {
             drop(permit);
             None
         } else {
-            Some(self.enqueue(encoded, permit, &mut batches)?)
+            let keys = self.hold_keys(&batches)?;
+            let done = self.enqueue(encoded, permit, &mut batches)?;
+            drop(keys);
+            Some(done)
         };
         drop(held);
         let has_begun = done.is_some();
@@ -137,6 +152,16 @@ impl Tablet {
             return Err(Error::new(ErrorKind::InvalidArgument, "the row is not in this tablet"));
         }
         self.core.check_writable()?;
+        let (keys, keys_max) =
+            (keys_bytes(batch), self.core.options.memtables_total_bytes / KEYS_PART);
+        let keys_max = keys_max.clamp(KEYS_BYTES_MIN, KEYS_BYTES_MAX);
+        if keys > keys_max {
+            let (mutations, bytes) = (batch.mutations.len(), batch.row.len());
+            let text = format!(
+                "{mutations} mutations of one row with a key of {bytes} bytes take {keys} bytes of memory for their keys, and may take {keys_max}; write fewer at a time"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
         let encoded = encode_batch_of(source, self.id.0, batch);
         if encoded.len() as u64 > BATCH_BYTES_MAX {
             let bytes = encoded.len();
@@ -149,6 +174,26 @@ impl Tablet {
             check_fits_blocks(batch)?;
         }
         Ok(encoded)
+    }
+
+    /// Counts what the keys of batches will take in the memtable where that is much, so that writes that were let in at the same time know of each
+    /// other. `Overloaded` where memory is full by now.
+    fn hold_keys(&self, batches: &[RowBatch]) -> Result<Option<HeldKeys>> {
+        let bytes: u64 = batches.iter().map(keys_bytes).filter(|b| *b >= KEYS_COUNTED_FROM).sum();
+        if bytes == 0 {
+            return Ok(None);
+        }
+        // Beside what others hold: one that comes first is let in, however large.
+        let pressure = self.core.pressure_of_memory();
+        let keys = HeldKeys::new(&self.core, bytes);
+        let chance = || self.core.env.rng.next_u64();
+        match pressure.refuses_all(Priority::High, chance) {
+            Some(refusal) if self.core.background.load(Ordering::Acquire) => {
+                self.core.refusals.count(Behind::Memory);
+                Err(refusal)
+            }
+            _ => Ok(Some(keys)),
+        }
     }
 
     /// Resolves when everything that a `ReadView::Pending` read has seen so far is durable, or with an error where that is
@@ -414,6 +459,37 @@ impl Tablet {
             }
             room.await;
         }
+    }
+}
+
+/// Bytes of row keys that a batch brings to the memtable, roughly.
+fn keys_bytes(batch: &RowBatch) -> u64 {
+    // In the memtable each zero byte is two.
+    let bytes_of = |key_bytes: usize| batch.mutations.len().saturating_mul(key_bytes) as u64;
+    let at_most = bytes_of(2 * batch.row.len());
+    if at_most < KEYS_COUNTED_FROM {
+        return at_most;
+    }
+    bytes_of(batch.row.len() + batch.row.iter().filter(|byte| **byte == 0).count())
+}
+
+/// Keys that are about to be in a memtable, counted as if they were.
+#[derive(Debug)]
+struct HeldKeys {
+    core: Arc<Core>,
+    bytes: u64,
+}
+
+impl HeldKeys {
+    fn new(core: &Arc<Core>, bytes: u64) -> Self {
+        core.keys_held.fetch_add(bytes, Ordering::Relaxed);
+        Self { core: Arc::clone(core), bytes }
+    }
+}
+
+impl Drop for HeldKeys {
+    fn drop(&mut self) {
+        self.core.keys_held.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

@@ -10,7 +10,7 @@ use futures::FutureExt as _;
 use futures::executor::block_on;
 use tepui_engine::ErrorKind;
 use tepui_engine::cell::{RowBatch, RowRange};
-use tepui_engine::db::{Engine, EngineOptions};
+use tepui_engine::db::{Engine, EngineOptions, SyncMode};
 use tepui_engine::io::{
     CrashMode, Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles, SeededRng,
 };
@@ -28,6 +28,32 @@ fn write(tablet: &Tablet, row: &'static str) {
 fn rows(tablet: &Tablet) -> Vec<String> {
     let rows = scan(tablet, RowRange::all(), Projection::all(), false, None).unwrap();
     rows.iter().map(|row| String::from_utf8(row.key.to_vec()).unwrap()).collect()
+}
+
+#[test]
+fn a_drop_that_outlives_a_crash_leaves_no_earlier_write_of_another_table_behind() {
+    let options = || EngineOptions { sync: SyncMode::Never, ..tiny_options() };
+    let files = MemoryFiles::new();
+    let open = |files: &MemoryFiles| {
+        let clock = Arc::new(ManualClock::new(START_MICROS));
+        let environment = env(Arc::new(files.clone()) as Arc<dyn Files>, clock, 3);
+        Engine::open(environment, Path::new("/data"), options()).unwrap()
+    };
+    let engine = open(&files);
+    let tablets = [(); 2].map(|()| engine.create_tablet(RowRange::all()).unwrap());
+    for tablet in &tablets {
+        tablet.set_schema(Arc::new(plain_schema()));
+    }
+    let [dropped, other] = &tablets;
+    write(dropped, "dropped");
+    write(other, "kept");
+    assert!(block_on(dropped.drop_rows(RowRange::all())).unwrap());
+    let engine = open(&files.crashed_copy(CrashMode::Strict, &SeededRng::new(1)));
+    for (tablet, left) in [(dropped, &[][..]), (other, &["kept"])] {
+        let tablet = engine.tablet(tablet.id()).unwrap();
+        tablet.set_schema(Arc::new(plain_schema()));
+        assert_eq!(rows(&tablet), left);
+    }
 }
 
 /// The drop has its sequence and writes its edit while another row is written and the memtable flushed.

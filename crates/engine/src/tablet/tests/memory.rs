@@ -242,3 +242,36 @@ fn rows_that_are_less_large_do_not_wait_behind_the_largest() {
     drop(room);
     assert!(second.now_or_never().expect("there is room").unwrap().0.is_some());
 }
+
+/// So many deletions of a row whose key of 4,096 bytes is twice as long in a memtable.
+fn deletions_of_a_long_key(count: usize) -> RowBatch {
+    RowBatch { row: Bytes::from(vec![0; 4_096]), mutations: vec![Mutation::DeleteRow; count] }
+}
+
+#[test]
+fn a_batch_that_repeats_a_long_key_more_often_than_memory_bears_is_refused() {
+    let rig = rig();
+    let error = block_on(rig.tablet.apply(deletions_of_a_long_key(100_000))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.to_string().contains("write fewer at a time"), "{error}");
+    block_on(rig.tablet.apply(deletions_of_a_long_key(1_000))).unwrap();
+}
+
+#[test]
+fn writes_that_were_let_in_together_do_not_fill_memory_with_their_keys() {
+    let (rig, _) = rig_of_small_memory(0);
+    rig.tablet.core.background.store(true, Ordering::Release);
+    let lock = block_on(rig.tablet.lock_row(&[0; 4_096]));
+    // Some 8 MB of keys each, where all memtables may have one.
+    let writes = (0..10).map(|_| rig.tablet.apply(deletions_of_a_long_key(1_000)));
+    let mut writes = futures::future::join_all(writes);
+    assert!((&mut writes).now_or_never().is_none(), "its row is locked");
+    drop(lock);
+    let results = block_on(writes);
+    let refused = |result: &Result<Seq>| {
+        result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Overloaded)
+    };
+    assert_eq!(results.iter().filter(|result| refused(result)).count(), 9);
+    assert!(results.first().unwrap().is_ok(), "the first has what room there is");
+    assert!(rig.engine.memory().memtables < 20 << 20);
+}
