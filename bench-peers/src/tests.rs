@@ -96,6 +96,7 @@ fn rocksdb_gives_back_what_was_written_whatever_its_settings() {
     let best = settings();
     for settings in [
         Settings { partitioned: false, ..best },
+        Settings { partitioned: false, with_file: true, ..best },
         Settings { filter: Filter::Bloom(10.0), hash_index: false, ..best },
         Settings { layout: Layout::Packed, ..best },
         Settings { lz4: true, aligned: false, interpolation: false, ..best },

@@ -351,6 +351,7 @@ def main() -> int:
     states = [State(b"w%d" % i) for i in range(WRITERS)]
     made = Made()
     passed = failed = 0
+    to_the_end = False
     print(f"crash: seed {options.seed}, {options.rounds} rounds, {server.data}", flush=True)
     try:
         host = start(server, rng)
@@ -375,6 +376,7 @@ def main() -> int:
             if check.returncode != 0:
                 failed += 1
                 print(f"`tepui check` ended with code {check.returncode}\n{check.stdout}{check.stderr}")
+        to_the_end = True
     except ServerError as error:
         failed += 1
         print(f"the server: {error}")
@@ -383,7 +385,8 @@ def main() -> int:
         print(f"a call failed while nothing was killed: {error.code()}: {error.details()}\n{server.log_tail()}")
     finally:
         server.kill()
-        if failed:
+        # Whatever ended it early, an answer that nobody expected too: what it was is in the directory.
+        if failed or not to_the_end:
             print(f"kept for inspection: {scratch}")
         else:
             shutil.rmtree(scratch, ignore_errors=True)

@@ -19,8 +19,8 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let cache = whole_cache(&dataset);
     let tepui = stores::tepui(bench, &dataset, true, cache)?;
     let rocks = stores::rocks(bench, &dataset, &Settings::best(), cache)?;
-    // A block of index and one of filters for each file are the faster way where all of them are in memory.
-    let whole = stores::rocks(bench, &dataset, &Settings::unpartitioned(), cache)?;
+    // A block of index and one of filters that each file holds are the faster way where all of them are in memory.
+    let whole = stores::rocks(bench, &dataset, &Settings::with_file(), cache)?;
     let fjall = stores::fjall(bench, &dataset, cache)?;
     bench.warm_whole(&tepui, &dataset)?;
     bench.warm_whole(&rocks, &dataset)?;

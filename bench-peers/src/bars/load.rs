@@ -156,8 +156,12 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         workload: "load, settled".to_owned(),
         samples: Vec::new(),
     });
-    for _ in 0..bench.sizes.rounds {
-        for ((_, way), series) in WAYS.iter().zip(&mut all) {
+    for round in 0..bench.sizes.rounds {
+        let mut turns: Vec<_> = WAYS.iter().zip(&mut all).collect();
+        if round % 2 == 1 {
+            turns.reverse();
+        }
+        for ((_, way), series) in turns {
             let dir = fresh(bench, "load")?;
             series.samples.push(way.load(bench, &dir, &dataset)?.sample(&dataset));
             remove(&dir)?;

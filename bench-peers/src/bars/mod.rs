@@ -16,6 +16,7 @@ mod scans;
 mod spread;
 mod uncached;
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
@@ -110,6 +111,8 @@ pub struct Bench {
     pub lines: Vec<Line>,
     /// All contests.
     pub series: Vec<Series>,
+    /// Turns of contests so far.
+    turns: Cell<u64>,
     /// What tells this build from others, whose Tepui is another.
     pub build: String,
     device: Option<Device>,
@@ -227,6 +230,7 @@ impl Bench {
             progress,
             lines: Vec::new(),
             series: Vec::new(),
+            turns: Cell::new(0),
             build: this_build()?,
             device: Device::of(dir),
         })
@@ -307,7 +311,10 @@ impl Bench {
                 let quietest = quietest(
                     &self.progress,
                     |sample: &Sample| sample.stolen_share,
-                    |again| self.one(dataset, entrant, round as u64 + again),
+                    |_| {
+                        self.turns.set(self.turns.get() + 1);
+                        self.one(dataset, entrant, self.turns.get())
+                    },
                 );
                 series.samples.push(quietest?);
             }
@@ -321,11 +328,12 @@ impl Bench {
         if workload.writes() { store.rest(&self.progress) } else { Ok(()) }
     }
 
-    fn one(&self, dataset: &Dataset, entrant: &Entrant<'_>, seed: u64) -> Result<Sample> {
+    /// A run of the turn of this number: of other rows than any turn before, since several entrants may be ways to use one store, whose
+    /// cache then holds what another way has read.
+    fn one(&self, dataset: &Dataset, entrant: &Entrant<'_>, turn: u64) -> Result<Sample> {
         match entrant {
             Entrant::Store(store, workload) => {
-                // Other rows each round, the same for all entrants.
-                let workload = Workload { seed: workload.seed + seed, ..(*workload).clone() };
+                let workload = Workload { seed: workload.seed + turn, ..(*workload).clone() };
                 let run =
                     measure(*store, dataset, &workload, self.device.as_ref(), &self.progress)?;
                 self.progress.check()?;
@@ -334,7 +342,7 @@ impl Bench {
             }
             Entrant::Device(fio, workload, bytes) => {
                 let seconds = (self.sizes.seconds.ceil() as u64).max(1);
-                fio.run(*bytes, (workload.threads, workload.in_flight), seconds, seed)
+                fio.run(*bytes, (workload.threads, workload.in_flight), seconds, turn)
             }
         }
     }

@@ -30,11 +30,10 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         let tepui = stores::tepui(bench, &dataset, true, cache)?;
         let rocks = stores::rocks(bench, &dataset, &Settings::best(), cache)?;
         let fjall = stores::fjall(bench, &dataset, cache)?;
-        // RocksDB reads ahead only forwards, and only what is not cached. What is has a block of index and one of filters for each
-        // file, too.
+        // RocksDB reads ahead only forwards, and only what is not cached. What is has a block of index and one of filters that each
+        // file holds, too.
         let ways = if whole {
-            let unpartitioned = stores::rocks(bench, &dataset, &Settings::unpartitioned(), cache)?;
-            vec![rocks, unpartitioned]
+            vec![rocks, stores::rocks(bench, &dataset, &Settings::with_file(), cache)?]
         } else {
             readahead_ways(&rocks, readahead as usize)
         };

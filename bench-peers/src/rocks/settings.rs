@@ -92,6 +92,9 @@ impl Default for Writing {
 pub struct Settings {
     /// Index and filter in partitions under a pinned top level; else one block of each per file, in the block cache.
     pub partitioned: bool,
+    /// Index and filter belong to the open file and are in no cache, as by RocksDB's defaults: nothing is looked up, and their memory
+    /// is nobody's to limit.
+    pub with_file: bool,
     /// Filter of every level: the last one too, since absent keys are asked for.
     pub filter: Filter,
     /// Blocks do not straddle pages, so that a direct read is one page and not two. Needs the newest wrapper, and
@@ -120,6 +123,7 @@ impl Settings {
     pub fn best() -> Self {
         Self {
             partitioned: true,
+            with_file: false,
             filter: Filter::Ribbon(10.0),
             aligned: cfg!(feature = "newest"),
             hash_index: true,
@@ -143,6 +147,11 @@ impl Settings {
     /// The same with an index block and a filter block per file, as RocksDB's own comparison has it.
     pub fn unpartitioned() -> Self {
         Self { partitioned: false, ..Self::best() }
+    }
+
+    /// The same, held by each open file: the fastest way where memory is not what is compared.
+    pub fn with_file() -> Self {
+        Self { with_file: true, ..Self::unpartitioned() }
     }
 
     /// The settings of the bars about writes: nothing is paid for reads that nobody makes. Rows of a kilobyte in blocks that end
@@ -173,9 +182,9 @@ impl Settings {
             Filter::Bloom(bits) => table.set_bloom_filter(bits, false),
             Filter::Ribbon(bits) => table.set_ribbon_filter(bits),
         }
-        // Both shapes are charged to the one cache, at high priority: memory is what is compared.
-        table.set_cache_index_and_filter_blocks(true);
-        table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+        // Else both shapes are charged to the one cache, at high priority: memory is what is compared.
+        table.set_cache_index_and_filter_blocks(!self.with_file);
+        table.set_pin_l0_filter_and_index_blocks_in_cache(!self.with_file);
         if self.partitioned {
             table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
             table.set_partition_filters(true);
@@ -185,7 +194,7 @@ impl Settings {
         }
         #[cfg(feature = "newest")]
         {
-            table.set_cache_index_and_filter_blocks_with_high_priority(true);
+            table.set_cache_index_and_filter_blocks_with_high_priority(!self.with_file);
             table.set_optimize_filters_for_memory(true);
         }
         table
@@ -286,7 +295,8 @@ impl Settings {
 
     /// What of the settings is in the files.
     pub fn format(&self) -> String {
-        Self { interpolation: false, hyper_clock: false, writing: None, ..*self }.to_string()
+        let of_files = Self { interpolation: false, hyper_clock: false, with_file: false, ..*self };
+        Self { writing: None, ..of_files }.to_string()
     }
 }
 
@@ -302,7 +312,8 @@ impl fmt::Display for Settings {
             Filter::Bloom(bits) => write!(f, ", {index} index and Bloom filter of {bits} bits")?,
             Filter::Ribbon(bits) => write!(f, ", {index} index and ribbon filter of {bits} bits")?,
         }
-        write!(f, " in the {cache} block cache, format {FORMAT_VERSION}")?;
+        let place = if self.with_file { "with each file, beside" } else { "in" };
+        write!(f, " {place} the {cache} block cache, format {FORMAT_VERSION}")?;
         if self.hash_index {
             write!(f, ", hash index in blocks")?;
         }

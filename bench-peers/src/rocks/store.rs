@@ -143,7 +143,11 @@ impl Rocks {
             path: path.to_owned(),
             writing: settings.writing.is_some(),
         };
-        let name = if settings.partitioned { "RocksDB" } else { "RocksDB unpartitioned" };
+        let name = match (settings.partitioned, settings.with_file) {
+            (true, _) => "RocksDB",
+            (false, false) => "RocksDB unpartitioned",
+            (false, true) => "RocksDB unpartitioned, index and filters with each file",
+        };
         Ok(Self { name: name.to_owned(), shared: Arc::new(shared), how: How::default() })
     }
 

@@ -1,6 +1,7 @@
 //! Clients that a server must bear: they open streams and do not read them, send more than it has room for, or go away
 //! in the middle. Each kind runs on a thread and connections of its own until it is dropped.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,11 +9,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::{BoxFuture, join_all, select};
 use tepui_bench::grpc::client::method::{MUTATE_ROWS, READ_ROWS};
-use tepui_bench::grpc::connection::{Answer, Connection, Endpoint, framed};
+use tepui_bench::grpc::connection::{Answer, Connection, Endpoint, decode, framed};
 use tepui_bench::network::runtime;
 use tepui_bench::{Error, Result};
 use tepui_engine::io::{JoinHandle, Spawner as _, ThreadSpawner};
 use tepui_server::api::v2;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
@@ -42,6 +45,12 @@ const LARGEST_ROWS: usize = LARGEST_BYTES / (4 << 20);
 const LARGE_ROWS: usize = 8;
 /// After a refusal: a bad client does not wait as it is told, but it does not spin either.
 const AFTER_REFUSAL: Duration = Duration::from_millis(20);
+/// Between two looks at what the server holds of requests, of which the largest takes several times as long.
+const LOOK: Duration = Duration::from_millis(100);
+/// The server's metrics are some tens of kilobytes.
+const METRICS_BYTES_MAX: u64 = 16 << 20;
+/// How the server's metrics call what it holds of requests.
+const HELD: &str = "tepui_memory_bytes{part=\"requests\"} ";
 
 /// What bad clients do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,13 +80,13 @@ impl Kind {
 /// Writes the rows that those who send too much write again and again: what everybody reads has them from the beginning.
 pub fn write_large_rows(endpoint: &Endpoint, table: String) -> Result<()> {
     let nobody = Arc::new(AtomicU64::new(0));
-    let writer =
-        Bad { endpoint: endpoint.clone(), table, done: Arc::clone(&nobody), largest: nobody };
+    let writer = Bad { endpoint: endpoint.clone(), table, done: nobody };
     let runtime = runtime()?;
     runtime.block_on(async {
         let mut connection = writer.connect().await;
         let written = carry_out(&mut connection, writer.request(LARGEST_ROWS)).await;
-        written.map_err(|status| Error::failed(format!("writing large rows: {status}")))
+        let refused = written.unwrap_or_else(Some);
+        refused.map_or(Ok(()), |status| Err(Error::failed(format!("writing large rows: {status}"))))
     })
 }
 
@@ -86,39 +95,44 @@ pub struct BadClients {
     stop: watch::Sender<bool>,
     thread: Option<Box<dyn JoinHandle>>,
     done: Arc<AtomicU64>,
-    largest: Arc<AtomicU64>,
+    held: Arc<AtomicU64>,
 }
 
 impl BadClients {
-    /// Sets them on a table.
-    pub fn start(kind: Kind, endpoint: Endpoint, table: String) -> Result<Self> {
+    /// Sets them on a table of a server that serves its metrics there.
+    pub fn start(
+        kind: Kind,
+        endpoint: Endpoint,
+        table: String,
+        metrics: SocketAddr,
+    ) -> Result<Self> {
         let (stop, mut stopped) = watch::channel(false);
         let done = Arc::new(AtomicU64::new(0));
-        let largest = Arc::new(AtomicU64::new(0));
-        let (count, count_largest) = (Arc::clone(&done), Arc::clone(&largest));
+        let held = Arc::new(AtomicU64::new(0));
+        let (count, most_held) = (Arc::clone(&done), Arc::clone(&held));
         let runtime = runtime()?;
         let work = move || {
             run_when_idle();
-            let bad = Bad { endpoint, table, done: count, largest: count_largest };
+            let bad = Bad { endpoint, table, done: count };
             let until_stopped = async {
                 // Nobody left to say so means that it is over, too.
                 let _ = stopped.wait_for(|stop| *stop).await;
             };
-            let work = bad.work(kind);
+            let work = select(bad.work(kind), Box::pin(watch_requests(metrics, &most_held)));
             runtime.block_on(select(std::pin::pin!(until_stopped), work));
         };
         let thread = ThreadSpawner.spawn("bad-clients", Box::new(work))?;
-        Ok(Self { stop, thread: Some(thread), done, largest })
+        Ok(Self { stop, thread: Some(thread), done, held })
     }
 
-    /// Requests that came to an end, or were made to: 0 means that they did nothing.
+    /// Scans that were begun, or large requests that were carried out, whole: 0 means that they did nothing.
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Of these, the requests of [`LARGEST_BYTES`] that the server had room for: it read and answered them.
-    pub fn largest(&self) -> u64 {
-        self.largest.load(Ordering::Relaxed)
+    /// The most bytes of requests that the server was seen to hold at once.
+    pub fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
     }
 }
 
@@ -171,7 +185,6 @@ struct Bad {
     endpoint: Endpoint,
     table: String,
     done: Arc<AtomicU64>,
-    largest: Arc<AtomicU64>,
 }
 
 impl Bad {
@@ -181,11 +194,9 @@ impl Bad {
                 join_all((0..STALLED_CONNECTIONS).map(|_| self.do_not_read())).await;
             }),
             Kind::SendTooMuch => Box::pin(async {
-                let ends = [&self.largest, &AtomicU64::new(0)];
                 let requests = [LARGEST_ROWS, LARGE_ROWS].map(|rows| self.request(rows));
-                let requests = requests.iter().zip(ends).cycle().take(LARGE_AT_ONCE);
-                join_all(requests.map(|(request, carried_out)| self.send(request, carried_out)))
-                    .await;
+                let requests = requests.iter().cycle().take(LARGE_AT_ONCE);
+                join_all(requests.map(|request| self.send(request))).await;
             }),
             Kind::Cancel => Box::pin(async {
                 join_all((0..CANCELLED_AT_ONCE).map(|_| self.cancel())).await;
@@ -268,28 +279,53 @@ impl Bad {
     }
 
     /// Sends the same request again and again, whatever comes back, and counts how often it was carried out.
-    async fn send(&self, request: &Bytes, carried_out: &AtomicU64) {
+    async fn send(&self, request: &Bytes) {
         let mut connection = self.connect().await;
         loop {
             match carry_out(&mut connection, request.clone()).await {
-                Ok(()) => {
-                    carried_out.fetch_add(1, Ordering::Relaxed);
+                Ok(None) => {
+                    self.done.fetch_add(1, Ordering::Relaxed);
                 }
                 // The connection is at its end, or the server says so; one that is refused stays.
                 Err(status) if status.code() == Code::Unavailable => {
                     connection = self.connect().await;
                 }
-                Err(_) => {}
+                Ok(Some(_)) | Err(_) => {}
             }
-            self.done.fetch_add(1, Ordering::Relaxed);
             tokio::time::sleep(AFTER_REFUSAL).await;
         }
     }
 }
 
-/// Sends a request, and takes in what comes back to its end: the outcomes of the entries.
-async fn carry_out(connection: &mut Connection, request: Bytes) -> Result<(), Status> {
+/// Keeps the most bytes that the server holds of requests, by its metrics; a look that fails is left out.
+async fn watch_requests(metrics: SocketAddr, most: &AtomicU64) {
+    loop {
+        if let Ok(text) = scrape(metrics).await
+            && let Some(held) = text.lines().find_map(|line| line.strip_prefix(HELD))
+            && let Ok(held) = held.parse::<f64>()
+        {
+            most.fetch_max(held as u64, Ordering::Relaxed);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn scrape(metrics: SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(metrics).await?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await?;
+    let mut answer = String::new();
+    stream.take(METRICS_BYTES_MAX).read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+/// Sends a request, and takes in what comes back to its end: the first of the entries that was not carried out, if any.
+async fn carry_out(connection: &mut Connection, request: Bytes) -> Result<Option<Status>, Status> {
     let mut answer = connection.send(MUTATE_ROWS, request).await?;
-    while answer.message().await?.is_some() {}
-    Ok(())
+    let mut refused = None;
+    while let Some(message) = answer.message().await? {
+        let response: v2::MutateRowsResponse = decode(message)?;
+        let statuses = response.entries.into_iter().filter_map(|entry| entry.status);
+        refused = refused.or_else(|| statuses.into_iter().find(|status| status.code != 0));
+    }
+    Ok(refused.map(|status| Status::new(Code::from(status.code), status.message)))
 }

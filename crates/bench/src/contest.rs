@@ -3,7 +3,7 @@
 //! ```text
 //! for each workload
 //!     round 1:  A  B  C      every entrant once a round, so that what disturbs the machine disturbs all;
-//!     round 2:  A  B  C      while one has its turn the others are held, where they are processes, or have settled; a
+//!     round 2:  C  B  A      while one has its turn the others are held, where they are processes, or have settled; a
 //!                            turn of which the host took much is had again
 //!     lines:    A over B, A over C, round by round
 //! ```
@@ -168,7 +168,12 @@ impl Contest<'_> {
         for workload in workloads()? {
             let mut runs: Vec<Vec<RunReport>> = vec![Vec::new(); entrants.len()];
             for round in 0..self.rounds {
-                for (entrant, runs) in entrants.iter_mut().zip(&mut runs) {
+                let mut turns: Vec<_> = entrants.iter_mut().zip(&mut runs).collect();
+                // None is always behind the same other.
+                if round % 2 == 1 {
+                    turns.reverse();
+                }
+                for (entrant, runs) in turns {
                     runs.push(self.turn(entrant, &workload, round)?);
                 }
             }

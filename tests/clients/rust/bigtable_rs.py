@@ -33,9 +33,13 @@ def sources() -> pathlib.Path:
         told = subprocess.run(("cargo", "metadata", "--format-version", "1"), cwd=asking, check=True, text=True,
                               stdout=subprocess.PIPE).stdout
         manifest = next(p["manifest_path"] for p in json.loads(told)["packages"] if p["name"] == "bigtable_rs")
-        shutil.copytree(pathlib.Path(manifest).parent, copy, copy_function=shutil.copyfile)
-        with (copy / "Cargo.toml").open("a") as out:
+        # Renamed when it is whole.
+        copying = WORK / f"{CRATE}.copying"
+        shutil.rmtree(copying, ignore_errors=True)
+        shutil.copytree(pathlib.Path(manifest).parent, copying, copy_function=shutil.copyfile)
+        with (copying / "Cargo.toml").open("a") as out:
             out.write("\n[workspace]\n")
+        copying.rename(copy)
     return copy
 
 
