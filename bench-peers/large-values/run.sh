@@ -124,8 +124,6 @@ finish() {
     rmdir "$groups/memory/$group" "$groups/$group" 2>/dev/null || true
 }
 trap finish EXIT
-trap 'exit 143' TERM
-trap 'exit 129' HUP
 
 # Runs a command within the limit.
 limited() {

@@ -127,7 +127,8 @@ impl Selection {
     pub fn look_at_all_cells(&mut self) {
         let values = self.projection.values;
         let all = Projection { values, ..everything(self.within.clone()) };
-        self.needed = Some(std::mem::replace(&mut self.projection, all));
+        let needed = std::mem::replace(&mut self.projection, all);
+        self.needed = (needed != self.projection).then_some(needed);
     }
 
     /// What is asked for of a row that is too large for [`Self::projection`], if that is less.
@@ -156,11 +157,12 @@ impl Selection {
             let of_view = at.ok().and_then(|at| within.get(at));
             of_view.is_some_and(|other| column.qualifiers.as_ptr() == other.qualifiers.as_ptr())
         };
-        let asked = self.projection.families.as_deref().unwrap_or_default();
+        let projections = std::iter::once(&self.projection).chain(&self.needed);
+        let asked: Vec<_> =
+            projections.flat_map(|p| p.families.as_deref().unwrap_or_default()).collect();
         let own = asked.iter().filter(|column| !is_shared(column));
         let ranges: usize = own.map(|column| column.qualifiers.len()).sum();
-        let needed = self.needed.as_ref().and_then(|needed| needed.families.as_deref());
-        let columns = within.len() + asked.len() + needed.unwrap_or_default().len();
+        let columns = within.len() + asked.len();
         columns * size_of::<FamilyProjection>() + ranges * size_of::<QualifierRange>()
     }
 

@@ -265,21 +265,20 @@ impl Table {
                     others_first().await;
                 }
                 activity::turn_to(tablet.id());
-                let of_entries = |error| {
-                    let is_refusal = pressure::is_refusal(&error) && !error.is_in_doubt();
-                    let error = Error::from(error);
+                let of_entries = |error: Error| {
+                    let is_refusal = error.retry_after().is_some() && !error.is_in_doubt();
                     if is_refusal { error.as_unavailable() } else { error }
                 };
                 if let Err(error) = tablet.admit_part(priority) {
-                    return (entries, Err(of_entries(error)));
+                    return (entries, Err(of_entries(error.into())));
                 }
                 let applied = match rows {
                     BulkRows::Together(batches) => {
-                        tablet.apply_rows_admitted(batches).await.map_err(of_entries)
+                        tablet.apply_rows_admitted(batches).await.map_err(Error::from)
                     }
                     BulkRows::Once(token, batch) => token.apply(&tablet, batch).await,
                 };
-                (entries, applied)
+                (entries, applied.map_err(of_entries))
             }
         });
         let mut writes = futures::stream::iter(writes).buffer_unordered(in_flight);

@@ -105,7 +105,7 @@ pub struct OpenSummary {
     /// The torn tail that was cut from the log, as text, where there was one: a write that was under
     /// way when the machine stopped and that nobody was told had succeeded.
     pub torn_tail: Option<String>,
-    /// Files that nothing named, removed.
+    /// Files that nothing named: removed, or to be removed later where that could not be.
     pub orphans_removed: u64,
     /// What the clock read when the newest sequence on disk was handed out; none where there is none.
     pub newest_micros: Option<i64>,
@@ -251,6 +251,7 @@ impl Engine {
 
         let log_options = LogOptions {
             after_segment,
+            durable_through: last_kept,
             sync: options.sync,
             segment_bytes: options.log_segment_bytes,
             ..LogOptions::default()

@@ -159,7 +159,7 @@ impl LocalLog {
             wake: Condvar::new(),
             turned: Condvar::new(),
             // What is left of an earlier process was synced when it was cut.
-            synced: AtomicU64::new(summary.max_seq),
+            synced: AtomicU64::new(summary.max_seq.max(options.durable_through)),
             segments: Mutex::new(segments),
             present,
             busy_since: AtomicU64::new(0),

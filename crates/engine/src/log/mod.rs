@@ -62,6 +62,8 @@ pub struct LogOptions {
     pub lay_out_bytes: u64,
     /// The number of a segment that was here once: new ones get greater numbers.
     pub after_segment: u64,
+    /// Sequences up to this one were in segments that are gone, and are durable elsewhere: who asks for them to be synced need not wait.
+    pub durable_through: Seq,
 }
 
 impl Default for LogOptions {
@@ -71,6 +73,7 @@ impl Default for LogOptions {
             segment_bytes: LOG_SEGMENT_BYTES,
             lay_out_bytes: LAY_OUT_BYTES,
             after_segment: 0,
+            durable_through: 0,
         }
     }
 }

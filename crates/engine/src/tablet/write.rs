@@ -52,6 +52,14 @@ impl Tablet {
     /// The same for a write that was let in.
     async fn apply_admitted(&self, batch: RowBatch) -> Result<Seq> {
         let encoded = self.encode(&batch, Source::User)?;
+        let keys = self.hold_keys(std::slice::from_ref(&batch))?;
+        let share = self.locks.share(&batch.row).await;
+        self.commit((share, keys), batch, encoded).await
+    }
+
+    /// The same for one whose keys are counted.
+    async fn apply_counted(&self, batch: RowBatch) -> Result<Seq> {
+        let encoded = self.encode(&batch, Source::User)?;
         let share = self.locks.share(&batch.row).await;
         self.commit(share, batch, encoded).await
     }
@@ -66,14 +74,14 @@ impl Tablet {
     /// the disk does not undo the write.
     pub async fn apply_locked(&self, lock: RowLock, batch: RowBatch) -> Result<Seq> {
         let encoded = self.encode(&batch, Source::User)?;
-        self.commit(lock, batch, encoded).await
+        let keys = self.hold_keys(std::slice::from_ref(&batch))?;
+        self.commit((lock, keys), batch, encoded).await
     }
 
     async fn commit<L>(&self, lock: L, batch: RowBatch, encoded: EncodedBatch) -> Result<Seq> {
-        let keys = self.hold_keys(std::slice::from_ref(&batch))?;
         let permit = self.core.pipeline.admit(encoded.len()).await?;
         let done = self.enqueue([encoded], permit, &mut [batch])?;
-        drop((keys, lock));
+        drop(lock);
         done.await
     }
 
@@ -88,6 +96,7 @@ impl Tablet {
 
     /// The same for rows that were let in already, as a part of a request ([`Self::admit_part`]).
     pub async fn apply_rows_admitted(&self, batches: Vec<RowBatch>) -> Result<()> {
+        let keys = self.hold_keys(&batches)?;
         let mut rows = Vec::with_capacity(batches.len());
         let mut bytes = 0;
         for batch in batches {
@@ -108,14 +117,12 @@ impl Tablet {
             drop(permit);
             None
         } else {
-            let keys = self.hold_keys(&batches)?;
-            let done = self.enqueue(encoded, permit, &mut batches)?;
-            drop(keys);
-            Some(done)
+            Some(self.enqueue(encoded, permit, &mut batches)?)
         };
         drop(held);
+        let _keys = keys.filter(|_| !busy.is_empty());
         let has_begun = done.is_some();
-        let alone = busy.into_iter().map(|(batch, _)| self.apply_admitted(batch));
+        let alone = busy.into_iter().map(|(batch, _)| self.apply_counted(batch));
         let together = async {
             match done {
                 Some(done) => done.await.map(|_| ()),
@@ -183,9 +190,12 @@ impl Tablet {
         if bytes == 0 {
             return Ok(None);
         }
-        // Beside what others hold: one that comes first is let in, however large.
-        let pressure = self.core.pressure_of_memory();
-        let keys = HeldKeys::new(&self.core, bytes);
+        // Beside what is there and what others hold: one that comes first is let in, however large.
+        let others = self.core.keys_held.fetch_add(bytes, Ordering::Relaxed);
+        let keys = HeldKeys { core: Arc::clone(&self.core), bytes };
+        let memory = self.core.memtables.bytes().saturating_add(others) as f64;
+        let memory_max = self.core.options.memtables_total_bytes as f64;
+        let pressure = Pressure::of(Behind::Memory, memory, memory_max);
         let chance = || self.core.env.rng.next_u64();
         match pressure.refuses_all(Priority::High, chance) {
             Some(refusal) if self.core.background.load(Ordering::Acquire) => {
@@ -333,7 +343,7 @@ impl Tablet {
     }
 
     /// Whether a write is let in now; else `Overloaded`, with a hint when to try again. To be asked before the
-    /// row is locked: a write that has got as far as its lock is carried out.
+    /// row is locked: a write that has got as far as its lock is carried out, but for one whose keys take much memory where there is none left.
     pub fn admit(&self) -> Result<()> {
         self.admit_as(Priority::High)
     }
@@ -423,7 +433,7 @@ impl Tablet {
 
     /// Applies mutations as [`Self::apply`] does, but waits, without a thread, until it is let in: for programs
     /// that embed the engine and have nobody to send away. Those who wait are the caller's to bound. `Overloaded` where only an operator
-    /// can help: the disk has no room, or a compaction fails.
+    /// can help, as the disk has no room, or a compaction fails; and where its keys take much memory, and others were faster.
     pub async fn apply_when_room(&self, batch: RowBatch) -> Result<Seq> {
         self.wait_for_room().await?;
         self.apply_admitted(batch).await
@@ -478,13 +488,6 @@ fn keys_bytes(batch: &RowBatch) -> u64 {
 struct HeldKeys {
     core: Arc<Core>,
     bytes: u64,
-}
-
-impl HeldKeys {
-    fn new(core: &Arc<Core>, bytes: u64) -> Self {
-        core.keys_held.fetch_add(bytes, Ordering::Relaxed);
-        Self { core: Arc::clone(core), bytes }
-    }
 }
 
 impl Drop for HeldKeys {

@@ -56,6 +56,30 @@ fn a_drop_that_outlives_a_crash_leaves_no_earlier_write_of_another_table_behind(
     }
 }
 
+#[test]
+fn rows_are_dropped_first_of_all_where_only_change_files_know_what_the_log_had() {
+    let disk = MemoryFiles::new();
+    let open = || Kept::open(Arc::new(disk.clone()), changes::options()).unwrap();
+    let kept = open();
+    kept.tablet.keep_changes(Some(DAY));
+    changes::fill(&kept, 60);
+    kept.engine.close().unwrap();
+    drop(kept);
+    // What the last process has left of the log goes, and nothing new comes.
+    let kept = open();
+    kept.tablet.keep_changes(Some(DAY));
+    kept.engine.run_background().unwrap();
+    kept.engine.close().unwrap();
+    drop(kept);
+    let kept = open();
+    assert_eq!(kept.engine.open_summary().replayed_records, 0);
+    let other = Arc::clone(&kept.other);
+    let (dropped, was_dropped) = channel();
+    std::thread::spawn(move || dropped.send(block_on(other.drop_rows(RowRange::all()))));
+    assert!(was_dropped.recv_timeout(Duration::from_mins(1)).unwrap().unwrap());
+    kept.engine.close().unwrap();
+}
+
 /// The drop has its sequence and writes its edit while another row is written and the memtable flushed.
 #[test]
 fn rows_dropped_while_their_memtable_is_flushed_stay_gone() {

@@ -17,7 +17,7 @@ mod held;
 mod removal;
 
 fn options(sync: SyncMode, segment_bytes: u64) -> LogOptions {
-    LogOptions { sync, segment_bytes, lay_out_bytes: 0, after_segment: 0 }
+    LogOptions { sync, segment_bytes, lay_out_bytes: 0, ..LogOptions::default() }
 }
 
 /// Without zeros laid out, so that a file is no longer than what was written to it.
