@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use futures::future::{join, join_all};
 
-use crate::cell::{KeyView, RowBatch, Seq, Timestamp, encode_row};
+use crate::cell::{KeyView, RowBatch, Seq, Timestamp, encode_row, row_prefix};
 use crate::changes::ChangeLog;
 use crate::core::Core;
 use crate::db::{Health, HeldBy};
@@ -474,13 +474,13 @@ impl Tablet {
 
 /// Bytes of row keys that a batch brings to the memtable, roughly.
 fn keys_bytes(batch: &RowBatch) -> u64 {
-    // In the memtable each zero byte is two.
+    // Each zero byte is two there.
     let bytes_of = |key_bytes: usize| batch.mutations.len().saturating_mul(key_bytes) as u64;
     let at_most = bytes_of(2 * batch.row.len());
     if at_most < KEYS_COUNTED_FROM {
         return at_most;
     }
-    bytes_of(batch.row.len() + batch.row.iter().filter(|byte| **byte == 0).count())
+    bytes_of(row_prefix(&batch.row).len())
 }
 
 /// Keys that are about to be in a memtable, counted as if they were.

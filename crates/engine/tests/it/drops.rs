@@ -13,6 +13,7 @@ use tepui_engine::cell::{RowBatch, RowRange};
 use tepui_engine::db::{Engine, EngineOptions, SyncMode};
 use tepui_engine::io::{
     CrashMode, Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles, SeededRng,
+    Spawner as _, ThreadSpawner,
 };
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::Tablet;
@@ -75,8 +76,10 @@ fn rows_are_dropped_first_of_all_where_only_change_files_know_what_the_log_had()
     assert_eq!(kept.engine.open_summary().replayed_records, 0);
     let other = Arc::clone(&kept.other);
     let (dropped, was_dropped) = channel();
-    std::thread::spawn(move || dropped.send(block_on(other.drop_rows(RowRange::all()))));
+    let drop_rows = move || dropped.send(block_on(other.drop_rows(RowRange::all()))).unwrap();
+    let thread = ThreadSpawner.spawn("drops rows", Box::new(drop_rows)).unwrap();
     assert!(was_dropped.recv_timeout(Duration::from_mins(1)).unwrap().unwrap());
+    thread.join();
     kept.engine.close().unwrap();
 }
 

@@ -119,7 +119,7 @@ fn without_cell_tombstones(mut history: History) -> History {
             mutation.encode_after_row(1, &mut key);
             KeyView::parse(&key).unwrap().kind() == Kind::CellTombstone
         }
-        _ => false,
+        Event::Excise(_) => false,
     };
     history.0.retain(|event| !is_of_cells(event));
     history
