@@ -132,7 +132,8 @@ fn drop_family(record: &mut TableRecord, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Changes what the mask names; an empty mask means the garbage-collection rule alone, as documented.
+/// Changes what the mask names; an empty mask means the garbage-collection rule alone, as documented. An error may leave the
+/// record half changed.
 fn update(
     record: &mut TableRecord,
     name: &str,
@@ -141,18 +142,11 @@ fn update(
 ) -> Result<()> {
     let error = missing(record, name);
     let family = record.families.iter_mut().find(|f| f.name == name).ok_or(error)?;
-    let config = normalized(config.clone());
-    let mut wanted = family.config.clone().unwrap_or_default();
-    if paths.is_empty() {
-        wanted.gc_rule.clone_from(&config.gc_rule);
-    }
+    let (mut sets_rule, mut sets_type) = (paths.is_empty(), false);
     for path in paths {
         match path.as_str() {
-            "gc_rule" => wanted.gc_rule.clone_from(&config.gc_rule),
-            "value_type" => {
-                check_value_type_change(wanted.value_type.as_ref(), config.value_type.as_ref())?;
-                wanted.value_type.clone_from(&config.value_type);
-            }
+            "gc_rule" => sets_rule = true,
+            "value_type" => sets_type = true,
             other => {
                 return Err(Error::invalid_argument(format!(
                     "update_mask of column family {name:?} names {other:?}: \
@@ -161,7 +155,16 @@ fn update(
             }
         }
     }
-    family.config = Some(wanted);
+    let config = normalized(config.clone());
+    // What stays is not copied: a request may change a family as often as there may be modifications.
+    let wanted = family.config.get_or_insert_default();
+    if sets_rule {
+        wanted.gc_rule = config.gc_rule;
+    }
+    if sets_type {
+        check_value_type_change(wanted.value_type.as_ref(), config.value_type.as_ref())?;
+        wanted.value_type = config.value_type;
+    }
     check_family(family)
 }
 
@@ -358,6 +361,32 @@ mod tests {
         let config = changed.family("a").unwrap().config.clone().unwrap();
         assert_eq!(config.gc_rule, versions(1).gc_rule);
         assert_eq!(config.value_type, typed(string_type()).value_type);
+    }
+
+    #[test]
+    fn what_an_update_leaves_of_a_family_is_not_copied_for_it() {
+        use admin::r#type::{Kind, Struct, r#struct::Field};
+        let field = Field {
+            field_name: "x".repeat(1 << 10),
+            r#type: Some(admin::Type { kind: Some(string_type()) }),
+        };
+        let of_one = typed(Kind::StructType(Struct { fields: vec![field], ..Struct::default() }));
+        let mut record = modify(&table(), &[modification("x", Mod::Create(of_one))]).unwrap();
+        let at = |record: &TableRecord| {
+            let config = record.family("x").unwrap().config.as_ref().unwrap();
+            match config.value_type.as_ref().unwrap().kind.as_ref().unwrap() {
+                Kind::StructType(of) => of.fields[0].field_name.as_ptr(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let before = at(&record);
+        update(&mut record, "x", &versions(5), &[]).unwrap();
+        assert_eq!(at(&record), before);
+        let often = vec!["gc_rule".to_owned(); 100_000];
+        update(&mut record, "x", &versions(6), &often).unwrap();
+        assert_eq!(at(&record), before);
+        let config = record.family("x").unwrap().config.as_ref().unwrap();
+        assert_eq!(config.gc_rule, versions(6).gc_rule);
     }
 
     #[test]

@@ -65,53 +65,81 @@ pub fn set_new(record: &mut TableRecord, asked: &Table) -> Result<()> {
     check_size(record, None)
 }
 
-/// The record with what the mask names changed. Any error leaves the table as it was.
-pub fn update(
-    record: &TableRecord,
-    asked: &Table,
-    mask: Option<&prost_types::FieldMask>,
+/// What an `UpdateTable` asks for.
+#[derive(Debug)]
+pub struct Update<'a> {
+    asked: &'a Table,
+    /// That of the table that is asked for, with what is deprecated in it replaced.
+    schema: Option<admin::r#type::Struct>,
+    paths: Vec<&'a str>,
     ignore_warnings: bool,
-) -> Result<TableRecord> {
-    let Table { rest: asked, automated_backup_policy: policy, .. } = asked;
-    let mut changed = record.clone();
-    for path in crate::instances::mask_paths(mask)? {
-        let (field, part) = path.split_once('.').unwrap_or((path, ""));
-        match (field, part) {
-            ("deletion_protection", "") => changed.deletion_protection = asked.deletion_protection,
-            ("change_stream_config", "") => {
-                changed.change_stream_config = asked.change_stream_config;
-            }
-            // A part that is not set is no wish to be without the whole: that it must be set is checked below.
-            ("change_stream_config", "retention_period") => {
-                changed.change_stream_config = Some(asked.change_stream_config.unwrap_or_default());
-            }
-            ("automated_backup_policy", part) => {
-                update_policy(&mut changed, policy.clone(), part)
-                    .ok_or_else(|| crate::instances::not_updatable(path, UPDATABLE))?;
-            }
-            ("tiered_storage_config", "") => {
-                changed.tiered_storage_config = asked.tiered_storage_config;
-            }
-            ("tiered_storage_config", "infrequent_access") => {
-                changed.tiered_storage_config =
-                    Some(asked.tiered_storage_config.unwrap_or_default());
-            }
-            ("row_key_schema", "") => {
-                let asked = schema(asked);
-                check_schema_change(record, asked.as_ref(), ignore_warnings)?;
-                changed.row_key_schema = asked;
-            }
-            ("column_families", _) => {
-                return Err(Error::unimplemented(
-                    "UpdateTable does not change column_families; use ModifyColumnFamilies",
-                ));
-            }
-            _ => return Err(crate::instances::not_updatable(path, UPDATABLE)),
-        }
+}
+
+impl<'a> Update<'a> {
+    /// What the mask names. Refused where it cannot be updated, or is larger by itself than the record of the table may
+    /// become: before other changes are kept from going on.
+    pub fn of(
+        record: &TableRecord,
+        asked: &'a Table,
+        mask: Option<&'a prost_types::FieldMask>,
+        ignore_warnings: bool,
+    ) -> Result<Self> {
+        let paths = crate::instances::mask_paths(mask)?;
+        let update = Self { asked, schema: schema(&asked.rest), paths, ignore_warnings };
+        let mut alone = TableRecord { name: record.name.clone(), ..TableRecord::default() };
+        update.set(&mut alone)?;
+        check_size(&alone, Some(record))?;
+        Ok(update)
     }
-    check(&mut changed)?;
-    check_size(&changed, Some(record))?;
-    Ok(changed)
+
+    /// The record with what the mask names changed. Any error leaves the table as it was.
+    pub fn apply(&self, record: &TableRecord) -> Result<TableRecord> {
+        let mut changed = record.clone();
+        self.set(&mut changed)?;
+        check_schema_change(record, changed.row_key_schema.as_ref(), self.ignore_warnings)?;
+        check(&mut changed)?;
+        check_size(&changed, Some(record))?;
+        Ok(changed)
+    }
+
+    fn set(&self, record: &mut TableRecord) -> Result<()> {
+        let Table { rest: asked, automated_backup_policy: policy, .. } = self.asked;
+        for path in &self.paths {
+            let (field, part) = path.split_once('.').unwrap_or((path, ""));
+            match (field, part) {
+                ("deletion_protection", "") => {
+                    record.deletion_protection = asked.deletion_protection;
+                }
+                ("change_stream_config", "") => {
+                    record.change_stream_config = asked.change_stream_config;
+                }
+                // A part that is not set is no wish to be without the whole: that it must be set is checked later.
+                ("change_stream_config", "retention_period") => {
+                    record.change_stream_config =
+                        Some(asked.change_stream_config.unwrap_or_default());
+                }
+                ("automated_backup_policy", part) => {
+                    update_policy(record, policy.as_ref(), part)
+                        .ok_or_else(|| crate::instances::not_updatable(path, UPDATABLE))?;
+                }
+                ("tiered_storage_config", "") => {
+                    record.tiered_storage_config = asked.tiered_storage_config;
+                }
+                ("tiered_storage_config", "infrequent_access") => {
+                    record.tiered_storage_config =
+                        Some(asked.tiered_storage_config.unwrap_or_default());
+                }
+                ("row_key_schema", "") => record.row_key_schema.clone_from(&self.schema),
+                ("column_families", _) => {
+                    return Err(Error::unimplemented(
+                        "UpdateTable does not change column_families; use ModifyColumnFamilies",
+                    ));
+                }
+                _ => return Err(crate::instances::not_updatable(path, UPDATABLE)),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Refuses a record that grows, from what it was `before`, beyond [`TABLE_BYTES_MAX`] of its encoding or [`TABLE_FIELDS_MAX`] in it.
@@ -179,20 +207,20 @@ fn schema(table: &admin::Table) -> Option<admin::r#type::Struct> {
 /// turns automated backups off.
 fn update_policy(
     record: &mut TableRecord,
-    asked: Option<AutomatedBackupPolicy>,
+    asked: Option<&AutomatedBackupPolicy>,
     part: &str,
 ) -> Option<()> {
+    let empty = AutomatedBackupPolicy::default();
+    let asked = asked.unwrap_or(&empty);
     if part.is_empty() {
-        let is_empty = |policy: &AutomatedBackupPolicy| *policy == AutomatedBackupPolicy::default();
-        record.automated_backup_policy = asked.filter(|policy| !is_empty(policy));
+        record.automated_backup_policy = (*asked != empty).then(|| asked.clone());
         return Some(());
     }
-    let asked = asked.unwrap_or_default();
     let policy = record.automated_backup_policy.get_or_insert_default();
     match part {
         "retention_period" => policy.retention_period = asked.retention_period,
         "frequency" => policy.frequency = asked.frequency,
-        "locations" => policy.locations = asked.locations,
+        "locations" => policy.locations.clone_from(&asked.locations),
         "keep_hot_duration" => policy.keep_hot_duration = asked.keep_hot_duration,
         "disabled" => policy.disabled = asked.disabled,
         _ => return None,
@@ -421,6 +449,39 @@ mod tests {
 
     fn mask(paths: &[&str]) -> prost_types::FieldMask {
         prost_types::FieldMask { paths: paths.iter().map(|path| (*path).to_owned()).collect() }
+    }
+
+    fn update(
+        record: &TableRecord,
+        asked: &Table,
+        mask: Option<&prost_types::FieldMask>,
+        ignore_warnings: bool,
+    ) -> Result<TableRecord> {
+        Update::of(record, asked, mask, ignore_warnings)?.apply(record)
+    }
+
+    #[test]
+    fn what_is_too_large_by_itself_is_refused_before_others_are_kept_from_going_on() {
+        let located = |bytes: usize| {
+            with_policy(AutomatedBackupPolicy {
+                locations: vec!["x".repeat(bytes)],
+                ..Default::default()
+            })
+        };
+        let refused = |bytes: usize, path: &str, before: &TableRecord| {
+            let (asked, mask) = (located(bytes), mask(&[path]));
+            Update::of(before, &asked, Some(&mask), false).err().map(|error| error.kind())
+        };
+        let too_large = Some(Code::InvalidArgument);
+        for path in ["automated_backup_policy", "automated_backup_policy.locations"] {
+            assert_eq!(refused(TABLE_BYTES_MAX / 2, path, &record()), None);
+            assert_eq!(refused(TABLE_BYTES_MAX, path, &record()), too_large);
+        }
+        let disabled = "automated_backup_policy.disabled";
+        assert_eq!(refused(TABLE_BYTES_MAX, disabled, &record()), None, "it names nothing large");
+        let mut large = record();
+        large.families[0].name = "x".repeat(2 * TABLE_BYTES_MAX);
+        assert_eq!(refused(TABLE_BYTES_MAX, "automated_backup_policy", &large), None);
     }
 
     #[test]

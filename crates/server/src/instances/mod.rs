@@ -13,7 +13,7 @@ pub mod clusters;
 pub mod profiles;
 mod routes;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -155,7 +155,7 @@ impl Instances {
         names::check_instance("instance.name", &given.name)?;
         change.update(&given.name, |instance: &mut Instance| {
             for path in paths {
-                match path.as_str() {
+                match path {
                     "display_name" => set_display_name(instance, &given.display_name)?,
                     "labels" => set_labels(instance, &given.labels)?,
                     "type" => set_type(instance, given.r#type)?,
@@ -271,12 +271,18 @@ fn check_not_held(change: &Change<'_>, name: &str) -> Result<()> {
     }
 }
 
-/// The paths of a mask; there must be some.
-pub(crate) fn mask_paths(mask: Option<&prost_types::FieldMask>) -> Result<&[String]> {
-    match mask {
-        Some(mask) if !mask.paths.is_empty() => Ok(&mask.paths),
-        _ => Err(Error::invalid_argument("A non-empty 'update_mask' must be specified")),
+/// The paths of a mask, each once, where it was named last: a request has room for half a million times the same, of which each
+/// would copy what it names. There must be some.
+pub(crate) fn mask_paths(mask: Option<&prost_types::FieldMask>) -> Result<Vec<&str>> {
+    let all = mask.map_or(&[][..], |mask| &mask.paths);
+    if all.is_empty() {
+        return Err(Error::invalid_argument("A non-empty 'update_mask' must be specified"));
     }
+    let mut seen = HashSet::new();
+    let from_last = all.iter().rev().map(String::as_str);
+    let mut paths: Vec<_> = from_last.filter(|path| seen.insert(*path)).collect();
+    paths.reverse();
+    Ok(paths)
 }
 
 /// The error for a path of a mask that cannot be updated.

@@ -23,7 +23,9 @@ use crate::api::admin::app_profile::{
 };
 use crate::api::instances::Instance;
 use crate::catalog::resources::{Change, missing};
-use crate::limits::{APP_PROFILE_ID_CHARS_MAX, APP_PROFILES_MAX, DESCRIPTION_BYTES_MAX};
+use crate::limits::{
+    APP_PROFILE_ID_CHARS_MAX, APP_PROFILES_MAX, CLUSTERS_MAX, DESCRIPTION_BYTES_MAX,
+};
 use crate::names;
 
 /// The profile of requests that name none.
@@ -197,11 +199,7 @@ impl Instances {
 
     /// Checks a profile and fills in what is left open.
     fn check_profile(&self, profile: &mut AppProfile) -> Result<()> {
-        if profile.description.len() > DESCRIPTION_BYTES_MAX {
-            return Err(Error::invalid_argument(format!(
-                "app_profile.description is longer than {DESCRIPTION_BYTES_MAX} bytes"
-            )));
-        }
+        check_description(profile)?;
         let instance = names::instance_of(&profile.name);
         let known = |field: &str, id: &str| {
             let name = format!("{instance}/clusters/{id}");
@@ -233,8 +231,23 @@ impl Instances {
     }
 }
 
-/// Refuses clusters that are named twice, to no purpose: thousands of them would be kept.
+fn check_description(profile: &AppProfile) -> Result<()> {
+    if profile.description.len() > DESCRIPTION_BYTES_MAX {
+        return Err(Error::invalid_argument(format!(
+            "app_profile.description is longer than {DESCRIPTION_BYTES_MAX} bytes"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses clusters that are named twice, to no purpose: thousands of them would be kept. And more than an instance can have.
 fn check_distinct(any: &MultiClusterRoutingUseAny) -> Result<()> {
+    let count = any.cluster_ids.len();
+    if count > CLUSTERS_MAX {
+        return Err(Error::invalid_argument(format!(
+            "app_profile.multi_cluster_routing_use_any.cluster_ids names {count} clusters; an instance has at most {CLUSTERS_MAX}"
+        )));
+    }
     let mut seen = HashSet::new();
     match any.cluster_ids.iter().find(|id| !seen.insert(id.as_str())) {
         None => Ok(()),
@@ -337,6 +350,7 @@ fn set(profile: &mut AppProfile, given: &AppProfile, path: &str) -> Result<()> {
     let (field, part) = path.split_once('.').unwrap_or((path, ""));
     match (field, &given.routing_policy, &given.isolation) {
         ("description", ..) if part.is_empty() => {
+            check_description(given)?;
             given.description.clone_into(&mut profile.description);
         }
         // Sent back with what was read; it is looked at whether the mask names it or not.
@@ -365,16 +379,15 @@ fn set(profile: &mut AppProfile, given: &AppProfile, path: &str) -> Result<()> {
                 Some(RoutingPolicy::MultiClusterRoutingUseAny(any)) => any,
                 _ => MultiClusterRoutingUseAny::default(),
             };
-            let stored = any.cluster_ids.clone();
+            // What was taken before may stay.
+            if matches!(part, "" | "cluster_ids") && any.cluster_ids != new.cluster_ids {
+                check_distinct(new)?;
+            }
             match part {
                 "" => any = new.clone(),
                 "cluster_ids" => any.cluster_ids.clone_from(&new.cluster_ids),
                 "row_affinity" => any.affinity.clone_from(&new.affinity),
                 _ => return Err(not_updatable(path, UPDATABLE)),
-            }
-            // What was taken before may stay.
-            if any.cluster_ids != stored {
-                check_distinct(&any)?;
             }
             profile.routing_policy = Some(RoutingPolicy::MultiClusterRoutingUseAny(any));
         }

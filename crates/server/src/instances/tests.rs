@@ -480,6 +480,9 @@ fn a_bad_profile_is_refused_and_the_one_there_stays() {
     let error = instances.create_profile(I, "a", Some(&twice)).unwrap_err();
     assert_eq!(error.kind(), Code::InvalidArgument);
     assert!(error.message().contains("names \"c1\" more than once"), "{error}");
+    let many = any(&["c1"; CLUSTERS_MAX + 1]);
+    let error = instances.create_profile(I, "a", Some(&many)).unwrap_err();
+    assert!(error.message().contains("an instance has at most 32"), "{error}");
 
     let before = instances.create_profile(I, "a", Some(&single("c1", true))).unwrap();
     let stale = AppProfile { etag: "7".into(), ..single("c1", true) };
@@ -620,4 +623,15 @@ fn a_request_does_not_go_by_routes_that_a_core_made_before_the_last_change() {
     assert_eq!(&*instances.cluster(&table, "a"), "c2");
     let routes = instances.renew_routes(late);
     assert_eq!(&*routes.cluster(&table, "a"), "c2");
+}
+
+#[test]
+fn what_a_mask_names_often_is_changed_once() {
+    let often: Vec<_> = std::iter::repeat_n(["labels", "type"], 50_000).flatten().collect();
+    assert_eq!(mask_paths(Some(&mask(&often))).unwrap(), ["labels", "type"]);
+    let last = mask(&["a", "a.b", "a"]);
+    assert_eq!(mask_paths(Some(&last)).unwrap(), ["a.b", "a"], "the whole comes last");
+    for none in [None, Some(&mask(&[]))] {
+        assert_eq!(mask_paths(none).unwrap_err().kind(), Code::InvalidArgument);
+    }
 }

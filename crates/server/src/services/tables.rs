@@ -157,12 +157,13 @@ impl TableAdminService {
         let (mask, ignore_warnings) = (request.update_mask, request.ignore_warnings);
         let change = self.change(move |service, times| {
             let name = &table.rest.name;
-            service.served(name)?;
+            let now = service.served(name)?;
+            let update = settings::Update::of(&now.record, &table, mask.as_ref(), ignore_warnings)?;
             let beside = service.operations.beside();
             let updated = service.tables.update_with(
                 name,
                 |record| {
-                    let changed = settings::update(record, &table, mask.as_ref(), ignore_warnings)?;
+                    let changed = update.apply(record)?;
                     let tiers = changed.tiered_storage_config;
                     if tiers.is_some() && tiers != record.tiered_storage_config {
                         service.instances.check_on_ssd(names::instance_of(name), TIERED)?;
