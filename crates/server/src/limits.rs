@@ -144,6 +144,11 @@ pub const OPERATION_WAIT_BYTES_MAX: u64 = 4 << 10;
 /// How long a deleted table can be undeleted: Bigtable's documented seven days.
 pub const UNDELETE_RETENTION: Duration = Duration::from_hours(7 * 24);
 
+/// Resources of tables that are gone that one change removes, at most: entries of some hundred and fifty bytes, and as many of their policies, are half
+/// of what the catalog keeps of a full disk for removals. Fewer, and each waits for the disk; more, and other changes wait for them, and a full disk takes
+/// none of them.
+pub const SWEPT_PER_CHANGE_MAX: usize = 100;
+
 /// How often tables past [`UNDELETE_RETENTION`] are looked for. Their space is the only thing that waits.
 pub const SWEEP_INTERVAL: Duration = Duration::from_hours(1);
 

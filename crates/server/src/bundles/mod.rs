@@ -113,15 +113,15 @@ impl Bundles {
     /// Removes the bundles of tables that are gone for good: those of which `incarnation_of` gives another
     /// incarnation for the table's name, or none. Blocks.
     pub fn sweep(&self, incarnation_of: impl Fn(&str) -> Option<u64>) -> Result<()> {
-        self.resources.change(|change| {
-            for (name, stored) in self.resources.list::<BundleRecord>("", None, usize::MAX) {
-                let incarnation = split(&name).and_then(|(table, _)| incarnation_of(table));
-                if incarnation != Some(stored.value.table_incarnation) {
-                    change.delete_under(&name);
-                }
-            }
+        let is_gone = |name: &str, record: &BundleRecord| {
+            let incarnation = split(name).and_then(|(table, _)| incarnation_of(table));
+            incarnation != Some(record.table_incarnation)
+        };
+        let swept = self.resources.sweep(is_gone, |change, name| {
+            change.delete_under(name);
             Ok(())
-        })
+        });
+        swept.map(drop)
     }
 
     /// The schema of a bundle as a client gives it; `INVALID_ARGUMENT` where it is none. A large one takes a while, so this is done before other

@@ -192,16 +192,13 @@ impl AuthorizedViews {
     /// Removes the views of tables that are gone for good, by what `incarnation` knows of tables; returns how many.
     /// Blocks.
     pub fn sweep(&self, incarnation: impl Fn(&str) -> Option<u64>) -> Result<usize> {
-        let swept = self.resources.change(|change| {
-            let mut swept = 0;
-            for (name, stored) in self.resources.list::<ViewRecord>("", None, usize::MAX) {
-                let table = names::split_view(&name).and_then(|(table, _)| incarnation(table));
-                if table != Some(stored.value.table) {
-                    change.delete_under(&name);
-                    swept += 1;
-                }
-            }
-            Ok(swept)
+        let is_gone = |name: &str, record: &ViewRecord| {
+            let table = names::split_view(name).and_then(|(table, _)| incarnation(table));
+            table != Some(record.table)
+        };
+        let swept = self.resources.sweep(is_gone, |change, name| {
+            change.delete_under(name);
+            Ok(())
         });
         // Those that went with their table or instance, too.
         self.forget_changed();

@@ -39,6 +39,7 @@ use crate::api::instances::Instance;
 use crate::api::{admin, longrunning};
 use crate::backups::record::BackupRecord;
 use crate::iam::policies::PolicyRecord;
+use crate::limits::SWEPT_PER_CHANGE_MAX;
 
 /// Before the kind in every key.
 pub(super) const PREFIX: &str = "resources/";
@@ -280,6 +281,39 @@ impl Resources {
         })
     }
 
+    /// Removes by `remove` what of a kind is `gone`: so many in one change at most that a full disk takes it, and that others have
+    /// their turn in between. Returns how many. Blocks.
+    pub fn sweep<R: Resource>(
+        &self,
+        is_gone: impl Fn(&str, &R) -> bool,
+        remove: impl Fn(&mut Change<'_>, &str) -> Result<()>,
+    ) -> Result<usize> {
+        let all = self.entries::<R>().load_full();
+        let of_gone = |(name, entry): &(&String, &Entry)| {
+            entry.typed::<R>().is_some_and(|stored| is_gone(name, &stored.value))
+        };
+        let mut gone = all.iter().filter(of_gone).map(|(name, _)| name.as_str());
+        let mut swept = 0;
+        loop {
+            // Looked for between the changes, so that whoever waits for one begins it meanwhile.
+            let portion: Vec<_> = gone.by_ref().take(SWEPT_PER_CHANGE_MAX).collect();
+            if portion.is_empty() {
+                return Ok(swept);
+            }
+            swept += self.change(|change| {
+                let mut swept = 0;
+                for name in portion {
+                    // Somebody may have deleted it meanwhile, or made another of the name.
+                    if self.get::<R>(name).is_some_and(|stored| is_gone(name, &stored.value)) {
+                        remove(change, name)?;
+                        swept += 1;
+                    }
+                }
+                Ok(swept)
+            })?;
+        }
+    }
+
     /// Makes all that `work` asks for, in one commit; nothing where it returns an error. No other change comes
     /// between what `work` reads through its argument and the commit. Blocks.
     pub fn change<T>(&self, work: impl FnOnce(&mut Change<'_>) -> Result<T>) -> Result<T> {
@@ -485,8 +519,18 @@ impl Change<'_> {
     /// what is in it, a table's views and policies. Operations stay: their names start with their numbers.
     pub fn delete_under(&mut self, name: &str) {
         let below = format!("{name}/");
-        self.staged.retain(|_, staged| staged.name != name && !staged.name.starts_with(&below));
         for (kind, (known, of_kind)) in KINDS.iter().zip(&self.resources.kinds).enumerate() {
+            let key = |name: &str| format!("{PREFIX}{}/{name}", known.name);
+            // Looked up, not looked for among all that is staged: that may be thousands of other names' deletions.
+            self.staged.remove(&key(name));
+            let keys_below = key(&below);
+            let staged_below = self
+                .staged
+                .range::<str, _>((Bound::Included(keys_below.as_str()), Bound::Unbounded));
+            let staged_below = staged_below.take_while(|(key, _)| key.starts_with(&keys_below));
+            for key in staged_below.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+                self.staged.remove(&key);
+            }
             let entries = of_kind.entries.load();
             let itself = entries.get_key_value(name);
             let from_below =
@@ -495,7 +539,7 @@ impl Change<'_> {
             for (found, entry) in itself.into_iter().chain(inside) {
                 let before = Some(entry.revision);
                 let staged = Staged { kind, name: found.clone(), before, after: None };
-                self.staged.insert(format!("{PREFIX}{}/{found}", known.name), staged);
+                self.staged.insert(key(found), staged);
             }
         }
     }
@@ -521,6 +565,7 @@ fn seal<R: Resource>(value: Box<dyn Any>, revision: u64, digest: u64) -> Entry {
 mod tests {
     use super::*;
     use crate::api::admin::authorized_view::{AuthorizedView as Type, SubsetView};
+    use crate::bundles::BundleRecord;
     use crate::catalog::memory_meta::MemoryMeta;
     use longrunning::Operation;
 
@@ -694,14 +739,50 @@ mod tests {
         }
         resources
             .change(|change| {
-                change.put("p/i/new", named("new"));
+                for new in ["p/i/new", "p/i-3", "p/i3", "p/i/new/y"] {
+                    change.put(new, named(new));
+                }
+                change.put("p/i", BundleRecord::default());
                 change.delete_under("p/i");
                 Ok(())
             })
             .unwrap();
         for resources in [resources, Resources::open(meta).unwrap()] {
-            assert_eq!(names(&resources, "", None, 10), ["p", "p/i-2", "p/i2"]);
+            assert_eq!(names(&resources, "", None, 10), ["p", "p/i-2", "p/i-3", "p/i2", "p/i3"]);
+            assert!(resources.get::<BundleRecord>("p/i").is_none());
         }
+    }
+
+    #[test]
+    fn what_is_swept_goes_in_commits_that_a_full_disk_takes() {
+        let meta = Arc::new(MemoryMeta::default());
+        let resources = Resources::open(meta.clone()).unwrap();
+        let name = |i: usize| format!("projects/p/instances/i/tables/t/authorizedViews/{i:05}");
+        let count = 2 * SWEPT_PER_CHANGE_MAX + 1;
+        resources
+            .change(|change| {
+                for i in 0..=count {
+                    change.put(&name(i), ViewRecord { table: 1, view: None });
+                }
+                Ok(())
+            })
+            .unwrap();
+        let revision = || resources.create("x", named("x")).unwrap().revision;
+        let before = revision();
+        resources.delete::<Operation>("x", |_| Ok(())).unwrap();
+        meta.disk_is_full.store(true, Ordering::Relaxed);
+        let swept = resources.sweep::<ViewRecord>(
+            |found, _| found != name(7),
+            |change, name| {
+                change.delete_under(name);
+                Ok(())
+            },
+        );
+        assert_eq!(swept, Ok(count));
+        meta.disk_is_full.store(false, Ordering::Relaxed);
+        assert_eq!(revision() - before, 1 + 3 + 1, "one for each portion");
+        let left = resources.list::<ViewRecord>("", None, 10);
+        assert_eq!(left.into_iter().map(|(name, _)| name).collect::<Vec<_>>(), [name(7)]);
     }
 
     #[test]

@@ -126,17 +126,11 @@ impl Policies {
     /// Removes the policies of tables that are gone for good, by what `incarnation` knows of tables; returns how many.
     /// Blocks.
     pub fn sweep(&self, incarnation: impl Fn(&str) -> Option<u64>) -> Result<usize> {
-        self.resources.change(|change| {
-            let mut swept = 0;
-            for (name, stored) in self.resources.list::<PolicyRecord>("", None, usize::MAX) {
-                let table = names::table_within(&name);
-                if table.is_some_and(|table| incarnation(table) != Some(stored.value.table)) {
-                    change.delete::<PolicyRecord>(&name)?;
-                    swept += 1;
-                }
-            }
-            Ok(swept)
-        })
+        let is_gone = |name: &str, record: &PolicyRecord| {
+            let table = names::table_within(name);
+            table.is_some_and(|table| incarnation(table) != Some(record.table))
+        };
+        self.resources.sweep(is_gone, |change, name| change.delete::<PolicyRecord>(name))
     }
 }
 
