@@ -142,7 +142,14 @@ impl Operations {
         let id = self.next_id();
         let operation = finished.operation(id);
         self.keep(&mut change, id, operation.clone())?;
-        Ok((change.commit(beside)?, operation))
+        let revision = match change.try_commit(beside.clone()) {
+            // The answer is all that anybody needs of the operation: what takes no more room is not refused for its sake.
+            Err(error) if lacks_room(&error) && change.delete::<Operation>(&key(id)).is_ok() => {
+                change.try_commit(beside)?
+            }
+            made => made?,
+        };
+        Ok((revision, operation))
     }
 
     /// Within a change: keeps an operation that is done, and whose client has to ask for it by its name; `None` where there is no room for it.
@@ -366,7 +373,7 @@ impl Operations {
             bytes -= stored.value.encoded_len();
         }
         if is_full(count, bytes) && operation.done {
-            // Its answer is all that anybody needs: a change is not refused for its sake.
+            // Its answer is all that anybody needs: a change is not refused for its sake ([`Self::commit`]).
             return Ok(());
         }
         if is_full(count, bytes) {
@@ -420,9 +427,7 @@ impl Operations {
         let mut state = self.lock();
         state.running.remove(&id);
         // Of a server that is read-only the next start knows more: what is in doubt may be done.
-        let may_pass =
-            |error: &Error| error.kind() == Code::ResourceExhausted && !error.is_in_doubt();
-        let kept_here = done.filter(|_| ended.as_ref().is_err_and(may_pass));
+        let kept_here = done.filter(|_| ended.as_ref().is_err_and(lacks_room));
         let has_failed =
             |ended: &Operation| matches!(ended.result, Some(operation::Result::Error(_)));
         let failed = kept_here.as_ref().is_some_and(has_failed);
@@ -591,6 +596,11 @@ impl Drop for Handle {
             tracing::warn!(name = self.name, %error, "cannot keep the end of an operation");
         }
     }
+}
+
+/// Whether there was no room for a commit, which was not made.
+fn lacks_room(error: &Error) -> bool {
+    error.kind() == Code::ResourceExhausted && !error.is_in_doubt()
 }
 
 /// Ids sort as text.

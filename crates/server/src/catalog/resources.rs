@@ -326,7 +326,7 @@ impl Resources {
     /// Begins a change: no other comes between this and its end. One that is dropped does nothing. Blocks.
     pub fn begin(&self) -> Change<'_> {
         let changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        Change { resources: self, staged: BTreeMap::new(), changing }
+        Change { resources: self, staged: BTreeMap::new(), _changing: changing }
     }
 
     /// Shows what a commit with this revision has made durable.
@@ -401,7 +401,7 @@ pub struct Change<'a> {
     /// By key.
     staged: BTreeMap<String, Staged>,
     /// Keeps other changes out.
-    changing: MutexGuard<'a, ()>,
+    _changing: MutexGuard<'a, ()>,
 }
 
 struct Staged {
@@ -428,9 +428,13 @@ impl After {
 impl Change<'_> {
     /// Makes the change, and with it what is `beside` the resources, in one commit; its revision. Where there is nothing to
     /// do, nothing is committed, and the revision is 0. Blocks.
-    pub fn commit(self, mut beside: Vec<MetaChange>) -> Result<u64> {
-        let Self { resources, staged, changing: _until_it_is_shown } = self;
-        beside.extend(staged.iter().map(|(key, staged)| MetaChange {
+    pub fn commit(mut self, beside: Vec<MetaChange>) -> Result<u64> {
+        self.try_commit(beside)
+    }
+
+    /// The same; what fails can be made smaller and tried again, before any other change.
+    pub fn try_commit(&mut self, mut beside: Vec<MetaChange>) -> Result<u64> {
+        beside.extend(self.staged.iter().map(|(key, staged)| MetaChange {
             key: key.clone(),
             expect: staged.before.map_or(MetaExpect::Absent, MetaExpect::Revision),
             value: staged.after.as_ref().map(|after| after.bytes.clone()),
@@ -438,9 +442,9 @@ impl Change<'_> {
         if beside.is_empty() {
             return Ok(0);
         }
-        let committed = resources.meta.commit(&beside);
+        let committed = self.resources.meta.commit(&beside);
         let revision = committed.map_err(|error| error.context("catalog of resources"))?;
-        resources.show(staged, revision);
+        self.resources.show(std::mem::take(&mut self.staged), revision);
         Ok(revision)
     }
 

@@ -9,6 +9,7 @@ use tepui_bigtable::schema::TableSchema;
 use super::memory_meta::MemoryMeta;
 use super::*;
 use crate::api::admin;
+use crate::operations::{Finished, Operations};
 
 const NAME: &str = "projects/p/instances/i/tables/t";
 const DAY_MICROS: i64 = 24 * 3_600 * 1_000_000;
@@ -322,6 +323,27 @@ fn a_full_catalog_says_so_leaves_no_tablets_and_lets_tables_go() {
     assert!(error.retry_after().is_some());
     assert_eq!(world.host.tablets.lock().unwrap().len(), tablets);
     catalog.delete(NAME).unwrap();
+}
+
+#[test]
+fn a_protected_table_can_be_deleted_from_a_full_catalog() {
+    let world = World::default();
+    let catalog = world.open();
+    catalog.create(NAME, protected()).unwrap();
+    let resources = resources::Resources::open(world.meta.clone()).unwrap();
+    let operations = Operations::open(Arc::new(resources), world.clock.clone());
+    world.meta.is_full.store(true, Ordering::Relaxed);
+    let beside = operations.beside();
+    let unprotect =
+        |record: &TableRecord| Ok(TableRecord { deletion_protection: false, ..record.clone() });
+    let updated = catalog.update_with(NAME, unprotect, |_, entry| {
+        beside.commit(entry, Finished::new(NAME, ("a.Metadata", &()), ("a.Response", &())))
+    });
+    let (entry, operation) = updated.unwrap();
+    assert!(!entry.record.deletion_protection && operation.done);
+    assert!(operations.get(&operation.name).is_err(), "there is no room for it");
+    catalog.delete(NAME).unwrap();
+    assert!(world.open().get(NAME).is_err());
 }
 
 #[test]

@@ -376,3 +376,37 @@ fn an_operation_that_cannot_be_kept_is_not_started() {
     assert!(operations.start(RESOURCE, told("begun")).is_err());
     assert!(operations.list("", 0, 10).is_empty());
 }
+
+#[test]
+fn what_creates_nothing_is_done_in_a_full_catalog_and_its_operation_is_not_kept() {
+    use crate::api::instances::Instance;
+    let meta: Arc<MemoryMeta> = Arc::default();
+    let operations = over(&meta);
+    let told = || Ok(Finished::new(RESOURCE, ("a.Metadata", &()), ("a.Response", &())));
+    let create = |name: &str| {
+        operations.change(|change| {
+            change.create(name, Instance::default())?;
+            told()
+        })
+    };
+    create("a").unwrap();
+    meta.is_full.store(true, std::sync::atomic::Ordering::Relaxed);
+    let changed = operations.change(|change| {
+        change.update::<Instance>("a", |instance| {
+            instance.display_name = "changed".to_owned();
+            Ok(())
+        })?;
+        told()
+    });
+    let changed = changed.unwrap();
+    assert!(changed.done && changed.result.is_some());
+    assert_eq!(operations.get(&changed.name).unwrap_err().kind(), Code::NotFound);
+    let again = over(&meta);
+    for operations in [&operations, &again] {
+        let name = &operations.resources.find::<Instance>("a").unwrap().value.display_name;
+        assert_eq!(name, "changed");
+        assert_eq!(operations.list("", 0, 10).len(), 1);
+    }
+    assert_eq!(create("b").unwrap_err().kind(), Code::ResourceExhausted);
+    assert_eq!(over(&meta).resources.list::<Instance>("", None, 10).len(), 1);
+}
