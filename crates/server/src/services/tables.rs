@@ -9,7 +9,7 @@ use tepui_engine::io::Clock;
 use tonic::{Response, Status};
 
 use super::changes::{Changes as _, finished};
-use super::{Asked, Iam, Tables, blocking, blocking_asked, invalid, page, page_size, views};
+use super::{Asked, Iam, Tables, blocking_asked, invalid, page, page_size, views};
 use crate::api::admin;
 use crate::api::admin::drop_row_range_request::Target;
 use crate::api::admin::modify_column_families_request::modification::Mod;
@@ -79,7 +79,7 @@ impl TableAdminService {
         };
         let Self { tables, bundles, views, instances, .. } = self.clone();
         let created = instances.created(names::instance_of(&name));
-        let entry = blocking(move || {
+        let entry = blocking_asked(move |asked| {
             let instance = names::instance_of(&name);
             let types = new.asked.families.clone();
             let is_tiered = new.asked.rest.tiered_storage_config.is_some();
@@ -105,6 +105,8 @@ impl TableAdminService {
             // And again within a change, so that it is still so when the table is there.
             tables.create_where(&name, new, || {
                 let change = views.resources().begin();
+                // It may replace a deleted table of the name, for good.
+                asked.check()?;
                 check().map(|()| change)
             })
         })

@@ -136,6 +136,62 @@ async fn a_drop_that_waits_for_the_disk_does_not_hold_up_the_other_requests_of_i
 }
 
 #[tokio::test]
+async fn a_table_whose_client_has_gone_does_not_replace_the_deleted_one_of_its_name() {
+    let (env, faults) = with_faults(&memory());
+    let server = start_with(&env, serve_metrics).await;
+    server.create(&[]).await;
+    server.set("a", b"v").await.unwrap();
+    let delete = admin::DeleteTableRequest { name: TABLE.to_owned() };
+    server.tables().delete_table(delete).await.unwrap();
+    let tablets = || server.running.engine().tablets().len();
+    let before = tablets();
+
+    let (go, stands_still) = std::sync::mpsc::channel::<()>();
+    let (reached, mut reaches) = tokio::sync::mpsc::unbounded_channel();
+    let stands_still = std::sync::Mutex::new(stands_still);
+    let first = std::sync::Mutex::new(None);
+    let hook = move |path: &std::path::Path| {
+        if !path.to_string_lossy().contains("MANIFEST") {
+            return;
+        }
+        let first = first.lock().unwrap().get_or_insert(path.to_owned()).clone();
+        if *path != first {
+            let _ = reached.send(());
+            // Until the sender is gone.
+            let _ = stands_still.lock().unwrap().recv();
+        }
+    };
+    faults.before_sync(Some(Arc::new(hook)));
+    tokio::select! {
+        _ = server.create(&["m"]) => panic!("the table is there before its tablets"),
+        _ = reaches.recv() => {}
+    }
+    assert_eq!(tablets(), before + 1, "it has begun");
+    let is_known = async {
+        loop {
+            let (_, metrics) = scrape(&server, "/metrics").await;
+            let of_it = |line: &&str| line.contains("CreateTable") && line.contains("Cancelled");
+            if metrics.lines().any(|line| of_it(&line) && line.ends_with(" 1")) {
+                return;
+            }
+        }
+    };
+    in_time("the server knows that the client has gone", is_known).await;
+    drop(go);
+    let is_over = async {
+        while tablets() > before {
+            let get = admin::GetTableRequest { name: TABLE.to_owned(), ..Default::default() };
+            server.tables().get_table(get).await.expect_err("there is no such table");
+        }
+    };
+    in_time("its tablets go", is_over).await;
+    let undelete = admin::UndeleteTableRequest { name: TABLE.to_owned() };
+    server.tables().undelete_table(undelete).await.unwrap();
+    assert_eq!(server.rows().await.unwrap(), [row("a", b"v")]);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn listing_pages_and_consistency_tokens_work_over_the_wire() {
     let server = start(&memory()).await;
     server.create(&[]).await;
