@@ -116,7 +116,8 @@ pub const PAGE_BYTES_MAX: usize = 3 << 20;
 pub const OPERATIONS_MAX: usize = 1_000;
 
 /// Bytes of a request that its operation tells of, at most: twice the largest that means all that it says, of an authorized view. A request may have
-/// megabytes in fields that mean nothing there, which with the rest of the operation would be more than the 4 MiB that clients take.
+/// megabytes in fields that mean nothing there, which with the rest of the operation would be more than the 4 MiB that clients take. And of the tables that
+/// the creation of a cluster tells of: a thousand.
 pub const TOLD_REQUEST_BYTES_MAX: usize = 128 << 10;
 
 /// Bytes of all operations that are remembered, roughly: the oldest go before there are [`OPERATIONS_MAX`] where they hold

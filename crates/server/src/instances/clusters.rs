@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use prost::Message as _;
 use tepui_bigtable::error::{Error, Result};
 
 use super::{Instances, check_not_held, is_development, mask_paths, not_updatable};
@@ -12,7 +13,7 @@ use crate::api::admin::create_cluster_metadata::TableProgress;
 use crate::api::admin::{AutoscalingLimits, AutoscalingTargets, StorageType};
 use crate::api::instances::Instance;
 use crate::catalog::resources::{Change, missing};
-use crate::limits::{CLUSTERS_MAX, SERVE_NODES_MAX};
+use crate::limits::{CLUSTERS_MAX, SERVE_NODES_MAX, TOLD_REQUEST_BYTES_MAX};
 use crate::names;
 
 /// The processor's use in percent that an autoscaler may aim at.
@@ -384,12 +385,16 @@ fn check_autoscaling(cluster: &mut admin::Cluster) -> Result<()> {
     Ok(())
 }
 
-/// What a new cluster has to copy: nothing, since it is where the tables are already.
+/// What a new cluster has to copy: nothing, since it is where the tables are already. Of tables whose names would make its
+/// operation large none is told.
 pub fn copied(tables: impl Iterator<Item = (String, u64)>) -> HashMap<String, TableProgress> {
     let progress = |bytes| TableProgress {
         estimated_size_bytes: bytes,
         estimated_copied_bytes: bytes,
         state: admin::create_cluster_metadata::table_progress::State::Completed.into(),
     };
-    tables.map(|(name, bytes)| (name, progress(i64::try_from(bytes).unwrap_or(i64::MAX)))).collect()
+    let tables =
+        tables.map(|(name, bytes)| (name, progress(i64::try_from(bytes).unwrap_or(i64::MAX))));
+    let told = admin::CreateClusterMetadata { tables: tables.collect(), ..Default::default() };
+    if told.encoded_len() > TOLD_REQUEST_BYTES_MAX { HashMap::new() } else { told.tables }
 }

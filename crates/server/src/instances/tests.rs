@@ -635,3 +635,13 @@ fn what_a_mask_names_often_is_changed_once() {
         assert_eq!(mask_paths(none).unwrap_err().kind(), Code::InvalidArgument);
     }
 }
+
+#[test]
+fn of_many_tables_the_operation_that_creates_a_cluster_tells_nothing() {
+    let sizes =
+        |count: usize| (0..count).map(|i| (format!("{I}/tables/{i:050}"), i as u64)).skip(1);
+    let few = clusters::copied(sizes(1_000));
+    assert_eq!(few.len(), 999);
+    assert!(few.values().all(|table| table.estimated_size_bytes > 0));
+    assert!(clusters::copied(sizes(50_000)).is_empty());
+}
