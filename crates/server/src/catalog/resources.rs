@@ -22,8 +22,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -170,18 +169,28 @@ fn key<R: Resource>(name: &str) -> String {
     format!("{PREFIX}{}/{name}", R::KIND)
 }
 
-/// The resources of one kind.
-struct OfKind {
-    entries: ArcSwap<Entries>,
-    /// That of the change that made `entries` what they are; written after them.
-    revision: AtomicU64,
+/// Told the names of what a change has made, changed or removed, of a kind each, once readers see it: by whoever makes the change,
+/// and before another.
+type Follower = Box<dyn Fn(&Resources, &Changed) + Send + Sync>;
+
+/// The names of what a change has changed.
+pub struct Changed(Vec<(usize, String)>);
+
+impl Changed {
+    /// Those of a kind.
+    pub fn of<R: Resource>(&self) -> impl Iterator<Item = &str> {
+        let kind = kind_number::<R>();
+        let of_kind = self.0.iter().filter(move |(of, _)| *of == kind);
+        of_kind.map(|(_, name)| name.as_str())
+    }
 }
 
 /// All resources of one server.
 pub struct Resources {
     meta: Arc<dyn MetaStore>,
     /// In the order of [`KINDS`].
-    kinds: Vec<OfKind>,
+    kinds: Vec<ArcSwap<Entries>>,
+    follower: OnceLock<Follower>,
     /// Held by the one change under way, over its durable part too.
     changing: Mutex<()>,
     /// Sent to whenever readers see a change, for those who wait for one.
@@ -197,20 +206,22 @@ impl Debug for Resources {
 impl Resources {
     /// Reads all. An entry that cannot be read, or whose kind is unknown, is an error that names it.
     pub fn open(meta: Arc<dyn MetaStore>) -> Result<Self> {
-        let mut kinds: Vec<_> = KINDS.iter().map(|_| (Entries::new(), 0)).collect();
+        let mut kinds: Vec<_> = KINDS.iter().map(|_| Entries::new()).collect();
         for (key, stored) in meta.list(PREFIX)? {
             let (number, name, entry) = decode(&key, &stored.value, stored.revision)?;
-            if let Some((entries, newest)) = kinds.get_mut(number) {
+            if let Some(entries) = kinds.get_mut(number) {
                 entries.insert(name.to_owned(), entry);
-                *newest = stored.revision.max(*newest);
             }
         }
-        let of_kind = |(entries, newest)| OfKind {
-            entries: ArcSwap::from_pointee(entries),
-            revision: AtomicU64::new(newest),
-        };
-        let kinds = kinds.into_iter().map(of_kind).collect();
-        Ok(Self { meta, kinds, changing: Mutex::new(()), changed: watch::Sender::new(()) })
+        let kinds = kinds.into_iter().map(ArcSwap::from_pointee).collect();
+        let (changing, changed) = (Mutex::new(()), watch::Sender::new(()));
+        Ok(Self { meta, kinds, follower: OnceLock::new(), changing, changed })
+    }
+
+    /// From now on `follower` is told of every change. Once only: there is one.
+    pub fn follow(&self, follower: impl Fn(&Self, &Changed) + Send + Sync + 'static) {
+        let is_first = self.follower.set(Box::new(follower)).is_ok();
+        assert!(is_first, "there is one follower");
     }
 
     /// The resource of a name.
@@ -332,10 +343,11 @@ impl Resources {
     /// Shows what a commit with this revision has made durable.
     fn show(&self, staged: BTreeMap<String, Staged>, revision: u64) {
         let mut maps: BTreeMap<usize, Entries> = BTreeMap::new();
+        let changed = staged.values().map(|staged| (staged.kind, staged.name.clone()));
+        let changed = Changed(changed.collect());
         for staged in staged.into_values() {
             let Some(kind) = self.kinds.get(staged.kind) else { continue };
-            let map =
-                maps.entry(staged.kind).or_insert_with(|| Entries::clone(&kind.entries.load()));
+            let map = maps.entry(staged.kind).or_insert_with(|| Entries::clone(&kind.load()));
             match staged.after {
                 Some(after) => {
                     let digest = after.digest();
@@ -344,16 +356,13 @@ impl Resources {
                 None => map.remove(&staged.name),
             };
         }
-        let mut changed = Vec::new();
         for (number, map) in maps {
             if let Some(kind) = self.kinds.get(number) {
-                kind.entries.store(Arc::new(map));
-                changed.push(&kind.revision);
+                kind.store(Arc::new(map));
             }
         }
-        // After all entries: who reads this revision sees the whole change.
-        for of_kind in changed {
-            of_kind.store(revision, Ordering::Release);
+        if let Some(follower) = self.follower.get() {
+            follower(self, &changed);
         }
         self.changed.send_replace(());
     }
@@ -370,16 +379,7 @@ impl Resources {
         }
     }
 
-    /// Rises with every change of a resource of this kind: what was made of them by then is to be made anew.
-    pub fn revision<R: Resource>(&self) -> u64 {
-        self.kind::<R>().revision.load(Ordering::Acquire)
-    }
-
     fn entries<R: Resource>(&self) -> &ArcSwap<Entries> {
-        &self.kind::<R>().entries
-    }
-
-    fn kind<R: Resource>(&self) -> &OfKind {
         self.kinds.get(kind_number::<R>()).expect("there is a map for each kind")
     }
 }
@@ -511,7 +511,7 @@ impl Change<'_> {
         let below = format!("{name}/");
         let holding = KINDS.iter().zip(&self.resources.kinds).filter(|(kind, _)| kind.holds);
         holding.into_iter().find_map(|(kind, of_kind)| {
-            let entries = of_kind.entries.load();
+            let entries = of_kind.load();
             let mut from =
                 entries.range::<str, _>((Bound::Included(below.as_str()), Bound::Unbounded));
             let (found, _) = from.next().filter(|(found, _)| found.starts_with(&below))?;
@@ -535,7 +535,7 @@ impl Change<'_> {
             for key in staged_below.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
                 self.staged.remove(&key);
             }
-            let entries = of_kind.entries.load();
+            let entries = of_kind.load();
             let itself = entries.get_key_value(name);
             let from_below =
                 entries.range::<str, _>((Bound::Included(below.as_str()), Bound::Unbounded));
@@ -567,6 +567,8 @@ fn seal<R: Resource>(value: Box<dyn Any>, revision: u64, digest: u64) -> Entry {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
     use crate::api::admin::authorized_view::{AuthorizedView as Type, SubsetView};
     use crate::bundles::BundleRecord;

@@ -59,13 +59,15 @@ pub struct Instances {
     resources: Arc<Resources>,
     clock: Arc<dyn Clock>,
     is_strict: bool,
-    routes: ArcSwap<Routes>,
+    /// As of the last change: whoever makes one makes them anew.
+    routes: Arc<ArcSwap<Routes>>,
 }
 
 impl Instances {
-    /// Those in the catalog; where `is_strict`, there are no others.
+    /// Those in the catalog; where `is_strict`, there are no others. Once for these resources, before they are changed.
     pub fn new(resources: Arc<Resources>, clock: Arc<dyn Clock>, is_strict: bool) -> Self {
-        Self { resources, clock, is_strict, routes: ArcSwap::from_pointee(Routes::none()) }
+        let routes = Routes::follow(&resources);
+        Self { resources, clock, is_strict, routes }
     }
 
     /// Within a change: creates an instance with its clusters and the app profile `default`.

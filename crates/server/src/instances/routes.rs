@@ -2,13 +2,13 @@
 //! through, and which cluster answers it, as the header that clients' metrics read.
 //!
 //! ```text
-//! clusters, app profiles ── a change of any ─► made anew by the next request ─► looked up: no lock, no allocation
+//! clusters, app profiles ── a change makes those of its instance anew, off the cores ─► looked up: no lock, no allocation
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use arc_swap::Guard;
+use arc_swap::{ArcSwap, Guard};
 use prost::Message as _;
 use tepui_engine::pressure::Priority;
 use tonic::metadata::BinaryMetadataValue;
@@ -22,12 +22,10 @@ use crate::catalog::resources::Resources;
 use crate::names;
 
 /// What the app profiles of all instances that were created do.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Routes {
-    /// That of the resources that it was made of.
-    revision: u64,
     implicit: Answerer,
-    instances: HashMap<String, Profiles>,
+    instances: HashMap<String, Arc<Profiles>>,
 }
 
 /// A cluster that answers requests.
@@ -57,52 +55,39 @@ pub(super) struct Route {
 }
 
 impl Routes {
-    /// None, and older than any.
-    pub(super) fn none() -> Self {
+    /// Those of these resources, kept so by whoever changes them: requests only look them up.
+    pub(super) fn follow(resources: &Resources) -> Arc<ArcSwap<Self>> {
         let implicit = answerer(IMPLICIT_CLUSTER, IMPLICIT_ZONE);
-        Self { revision: 0, implicit, instances: HashMap::new() }
+        let none = Self { implicit, instances: HashMap::new() };
+        let clusters = resources.list::<Cluster>("", None, usize::MAX);
+        let all = clusters.iter().map(|(name, _)| names::instance_of(name)).collect();
+        let routes = Arc::new(ArcSwap::from_pointee(none.renewed(resources, all)));
+        let followed = Arc::clone(&routes);
+        resources.follow(move |resources, changed| {
+            let names = changed.of::<Cluster>().chain(changed.of::<AppProfile>());
+            let instances: BTreeSet<_> = names.map(names::instance_of).collect();
+            if !instances.is_empty() {
+                followed.store(Arc::new(followed.load().renewed(resources, instances)));
+            }
+        });
+        routes
     }
 
-    pub(super) fn of_resources(resources: &Resources, revision: u64) -> Self {
-        let mut routes = Self { revision, ..Self::none() };
-        let of_cluster = |cluster: &Cluster| {
-            answerer(names::id_of(&cluster.name), names::id_of(&cluster.location))
-        };
-        for (name, cluster) in resources.list::<Cluster>("", None, usize::MAX) {
-            let instance = names::instance_of(&name);
-            if !routes.instances.contains_key(instance) {
-                let first = of_cluster(&cluster.value);
-                let profiles = Profiles { first, by_id: HashMap::new() };
-                routes.instances.insert(instance.to_owned(), profiles);
-            }
-        }
-        for (name, profile) in resources.list::<AppProfile>("", None, usize::MAX) {
-            let instance = names::instance_of(&name);
-            let Some(profiles) = routes.instances.get_mut(instance) else { continue };
-            let profile = &profile.value;
-            let routed = match &profile.routing_policy {
-                Some(RoutingPolicy::SingleClusterRouting(routing)) => Some(&routing.cluster_id),
-                Some(RoutingPolicy::MultiClusterRoutingUseAny(any)) => any.cluster_ids.first(),
-                None => None,
+    /// The same with those of some instances as they are now. The others', which may have thousands of profiles each, are shared.
+    fn renewed(&self, resources: &Resources, instances: BTreeSet<&str>) -> Self {
+        let mut renewed = self.clone();
+        for instance in instances {
+            match Profiles::of(resources, instance) {
+                Some(profiles) => renewed.instances.insert(instance.to_owned(), Arc::new(profiles)),
+                None => renewed.instances.remove(instance),
             };
-            let routed = routed
-                .and_then(|id| resources.get::<Cluster>(&format!("{instance}/clusters/{id}")))
-                .map(|cluster| of_cluster(&cluster.value));
-            let route = Route {
-                answerer: routed.unwrap_or_else(|| profiles.first.clone()),
-                allows_transactions: profiles::allows_transactions(profile),
-                is_single_cluster: profiles::is_single_cluster(profile),
-                is_data_boost: profiles::is_data_boost(profile),
-                priority: profiles::priority(profile),
-            };
-            profiles.by_id.insert(names::id_of(&name).to_owned(), route);
         }
-        routes
+        renewed
     }
 
     /// The profiles of an instance; `None` for one that nobody created.
     pub(super) fn of(&self, instance: &str) -> Option<&Profiles> {
-        self.instances.get(instance)
+        self.instances.get(instance).map(Arc::as_ref)
     }
 
     /// The id of the cluster that answers requests by this app profile to what has this name.
@@ -119,6 +104,37 @@ impl Routes {
 }
 
 impl Profiles {
+    /// Those that an instance has; `None` for one that nobody created.
+    fn of(resources: &Resources, instance: &str) -> Option<Self> {
+        let of_cluster = |cluster: &Cluster| {
+            answerer(names::id_of(&cluster.name), names::id_of(&cluster.location))
+        };
+        let clusters = resources.list::<Cluster>(&format!("{instance}/clusters/"), None, 1);
+        let first = of_cluster(&clusters.first()?.1.value);
+        let mut by_id = HashMap::new();
+        let prefix = format!("{instance}/appProfiles/");
+        for (name, profile) in resources.list::<AppProfile>(&prefix, None, usize::MAX) {
+            let profile = &profile.value;
+            let routed = match &profile.routing_policy {
+                Some(RoutingPolicy::SingleClusterRouting(routing)) => Some(&routing.cluster_id),
+                Some(RoutingPolicy::MultiClusterRoutingUseAny(any)) => any.cluster_ids.first(),
+                None => None,
+            };
+            let routed = routed
+                .and_then(|id| resources.get::<Cluster>(&format!("{instance}/clusters/{id}")))
+                .map(|cluster| of_cluster(&cluster.value));
+            let route = Route {
+                answerer: routed.unwrap_or_else(|| first.clone()),
+                allows_transactions: profiles::allows_transactions(profile),
+                is_single_cluster: profiles::is_single_cluster(profile),
+                is_data_boost: profiles::is_data_boost(profile),
+                priority: profiles::priority(profile),
+            };
+            by_id.insert(names::id_of(&name).to_owned(), route);
+        }
+        Some(Self { first, by_id })
+    }
+
     /// What the profile of an id does.
     pub(super) fn by(&self, id: &str) -> Option<&Route> {
         self.by_id.get(id)
@@ -128,22 +144,6 @@ impl Profiles {
 impl Instances {
     /// The routes as of the last change.
     pub(super) fn routes(&self) -> Guard<Arc<Routes>> {
-        let revision =
-            self.resources.revision::<Cluster>().max(self.resources.revision::<AppProfile>());
-        let routes = self.routes.load();
-        if routes.revision >= revision {
-            return routes;
-        }
-        self.renew_routes(Routes::of_resources(&self.resources, revision))
-    }
-
-    /// Goes on by these routes, unless there are newer ones: several cores make them at once, and one may take its time.
-    pub(super) fn renew_routes(&self, made: Routes) -> Guard<Arc<Routes>> {
-        let made = Arc::new(made);
-        self.routes.rcu(|there| {
-            let newer = if there.revision > made.revision { there } else { &made };
-            Arc::clone(newer)
-        });
         self.routes.load()
     }
 

@@ -611,18 +611,34 @@ fn the_header_of_a_request_is_that_of_the_cluster_that_its_profile_routes_to_and
 }
 
 #[test]
-fn a_request_does_not_go_by_routes_that_a_core_made_before_the_last_change() {
-    let instances = over(&Arc::default(), false);
-    instances.create_now(&request()).unwrap();
-    let table = format!("{I}/tables/t");
+fn a_change_makes_the_routes_of_its_instance_anew_and_requests_make_none() {
+    let meta = Arc::default();
+    let instances = over(&meta, false);
+    let other = "projects/p/instances/other";
+    for id in ["inst", "other"] {
+        let instance_id = id.to_owned();
+        instances.create_now(&CreateInstanceRequest { instance_id, ..request() }).unwrap();
+    }
+    let at = |instance: &str| {
+        let profiles: *const _ = instances.routes().of(instance).unwrap();
+        profiles
+    };
+    let before = [at(I), at(other)];
     instances.create_profile(I, "a", Some(&single("c1", false))).unwrap();
-    let revision = instances.resources.revision::<AppProfile>();
-    let late = Routes::of_resources(&instances.resources, revision);
-    let path = mask(&["single_cluster_routing"]);
-    instances.update_profile_now(&single("c2", false), Some(&path), true).unwrap();
-    assert_eq!(&*instances.cluster(&table, "a"), "c2");
-    let routes = instances.renew_routes(late);
-    assert_eq!(&*routes.cluster(&table, "a"), "c2");
+    let made = Arc::clone(&instances.routes());
+    let table = format!("{I}/tables/t");
+    assert_eq!(&*instances.cluster(&table, "a"), "c1");
+    instances.allow(&table, "a", Access::Read).unwrap();
+    assert!(Arc::ptr_eq(&made, &instances.routes()));
+    assert!(at(I) != before[0] && at(other) == before[1]);
+    let reopened = over(&meta, false);
+    assert_eq!(&*reopened.cluster(&table, "a"), "c1");
+    let delete = |change: &mut Change<'_>| {
+        change.delete_under(other);
+        Ok(())
+    };
+    instances.resources.change(delete).unwrap();
+    assert!(instances.routes().of(other).is_none() && instances.routes().of(I).is_some());
 }
 
 #[test]
