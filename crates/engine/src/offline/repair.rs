@@ -164,6 +164,8 @@ pub(super) struct Repair<'a> {
     pub(super) unnamed: BTreeSet<FileId>,
     /// Whether lost tablets that lie side by side are made empty.
     pub(super) empties: bool,
+    /// Whether it has begun to change what a start reads: with an error that may have been done all the same.
+    touched: bool,
     /// The files of a dry run.
     overlay: Option<Arc<OverlayFiles>>,
 }
@@ -209,23 +211,23 @@ fn repair_locked(
     let before = &repair.report.before;
     let is_wanted = !before.is_whole() || !before.unnamed.is_empty();
     if is_wanted && let Err(error) = repair.run_to_its_end() {
-        return stopped(repair.report, error);
+        return stopped(repair.touched, repair.report, error);
     }
-    let Repair { env, mut report, .. } = repair;
+    let Repair { env, touched, mut report, .. } = repair;
     if report.before.is_whole() && !report.has_changes() {
         report.after = report.before.clone();
         return Ok(report);
     }
     match check_locked(&env, layout, catalog, progress) {
         Ok(after) => Ok(RepairReport { after, ..report }),
-        Err(error) => stopped(report, error),
+        Err(error) => stopped(touched, report, error),
     }
 }
 
 /// The end of a repair that an error stopped: what it has done is told all the same, as nobody finds it again.
-fn stopped(report: RepairReport, error: Error) -> Result<RepairReport> {
+fn stopped(touched: bool, report: RepairReport, error: Error) -> Result<RepairReport> {
     let error = advised(error);
-    if report.has_changes() {
+    if touched || report.has_changes() {
         return Ok(RepairReport { stopped: Some(error), ..report });
     }
     Err(error)
@@ -273,8 +275,8 @@ impl<'a> Repair<'a> {
         overlay: Option<Arc<OverlayFiles>>,
     ) -> Self {
         let (report, unnamed) = (RepairReport::default(), BTreeSet::new());
-        let (next_id, forgot, empties) = (0, false, false);
-        Self { env, layout, catalog, report, next_id, forgot, unnamed, empties, overlay }
+        let (next_id, forgot, empties, touched) = (0, false, false, false);
+        Self { env, layout, catalog, report, next_id, forgot, unnamed, empties, touched, overlay }
     }
 }
 
@@ -287,6 +289,11 @@ impl Repair<'_> {
         self.report.actions.push(what.to_string());
     }
 
+    /// Comes before a change of what a start reads that nothing was set aside for: only its success is in the report.
+    pub(super) fn touch(&mut self) {
+        self.touched = true;
+    }
+
     /// Says in the directory that a repair is under way, until one has repaired all: a start would remove what is yet to be set aside.
     fn run_to_its_end(&mut self) -> Result<()> {
         let (files, path) = (self.files(), self.layout.repair());
@@ -297,7 +304,7 @@ impl Repair<'_> {
         }
         let unmark = || files.remove(&path).and_then(|()| files.sync_dir(self.layout.root()));
         if let Err(error) = self.run() {
-            if is_first && !self.report.has_changes() {
+            if is_first && !self.touched && !self.report.has_changes() {
                 // What stays there keeps servers away for nothing, until the next repair.
                 drop(unmark());
             }
@@ -402,6 +409,7 @@ impl Repair<'_> {
             return Ok(());
         }
         let files = self.files();
+        self.touch();
         self.tell_streams_of_the_log()?;
         let list = dir.join(log::present::NAME);
         if files.exists(&list)? {

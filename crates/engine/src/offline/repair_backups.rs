@@ -58,15 +58,17 @@ impl Repair<'_> {
     }
 
     fn empty(&mut self, id: BackupId, lists: &mut Backups) -> Result<()> {
+        // First: after a failure the list may be there all the same, and the next run finds nothing to tell.
+        self.report.lost.push(format!(
+            "backup {:016x}: its list of files; it cannot be restored any more: delete it",
+            id.0
+        ));
+        self.touch();
         backup::write(self.files().as_ref(), self.layout, id, &BackupList::default())?;
         lists.insert(id, BackupList::default());
         self.forgot = true;
         let path = self.layout.backup(id);
         self.did(format_args!("{}: replaced by an empty list", path.display()));
-        self.report.lost.push(format!(
-            "backup {:016x}: its list of files; it cannot be restored any more: delete it",
-            id.0
-        ));
         Ok(())
     }
 

@@ -257,10 +257,6 @@ impl Repair<'_> {
         rows: &[RowRange],
         tablets: &mut Tablets,
     ) -> Result<()> {
-        for (id, range) in run.iter().zip(rows) {
-            let version = self.recreate_empty(*id, range)?;
-            tablets.insert(*id, Some(version));
-        }
         let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(()) };
         let ids: Vec<String> = run.iter().map(|id| format!("{:016x}", id.0)).collect();
         let whose = if run.len() == 1 { "its own" } else { "theirs" };
@@ -269,6 +265,11 @@ impl Repair<'_> {
             ids.join(", "),
             super::check::rows_text(&first.start, &last.end)
         ));
+        // Last: after a failure a manifest may be there all the same, and the next run finds nothing to tell.
+        for (id, range) in run.iter().zip(rows) {
+            let version = self.recreate_empty(*id, range)?;
+            tablets.insert(*id, Some(version));
+        }
         Ok(())
     }
 
@@ -302,6 +303,7 @@ impl Repair<'_> {
         // The clock of the next start must be beyond whatever the lost manifest knew.
         let last_seq = Some(self.next_id);
         let edit = VersionEdit { last_seq, ..VersionEdit::default() };
+        self.touch();
         let manifest = TabletManifest::create(files.clone(), &dir, id, range.clone(), &edit)?;
         files.sync_dir(&self.layout.tablets())?;
         self.forgot = true;

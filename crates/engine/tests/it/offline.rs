@@ -1060,23 +1060,26 @@ fn assert_kept(
     }
 }
 
-#[test]
-fn an_interrupted_repair_can_be_run_again() {
-    let crashed =
-        |files: &MemoryFiles, mode, seed| Arc::new(files.crashed_copy(mode, &SeededRng::new(seed)));
-    let copy_of = |place: &Place| Place {
-        files: crashed(&place.files, CrashMode::Strict, 1),
-        tablets: place.tablets,
-        rows: place.rows.clone(),
-    };
-    // All that it has is durable, so that each copy has it too.
-    let damaged = copy_of(&place());
-    flip(&damaged.files, &files_in(&damaged.files, "sst")[0], 10);
-    let manifest = files_in(&damaged.files, "tablets").remove(1);
-    flip(&damaged.files, &manifest, 60);
+fn crashed(files: &MemoryFiles, mode: CrashMode, seed: u64) -> Arc<MemoryFiles> {
+    Arc::new(files.crashed_copy(mode, &SeededRng::new(seed)))
+}
+
+/// A copy, with what is durable alone.
+fn durable(place: &Place) -> Place {
+    let Place { files, tablets, rows } = place;
+    let files = crashed(files, CrashMode::Strict, 1);
+    Place { files, tablets: *tablets, rows: rows.clone() }
+}
+
+/// A repair of this place is interrupted by each operation that can fail, and then by a crash or not. Neither a start nor the next
+/// run of the repair loses what the first had yet to set aside.
+fn assert_can_be_interrupted(place: &Place, changed: &[PathBuf]) {
+    let damaged = durable(place);
     let before = contents(&damaged.files);
-    let whole = copy_of(&damaged);
-    assert!(repair(&whole.files, false).opens());
+    assert!(before == contents(&place.files), "what is damaged is durable");
+    let whole = durable(&damaged);
+    let told = repair(&whole.files, false);
+    assert!(told.opens(), "{told:#?}");
     let rows = rows_of(&whole.files, whole.tablets);
 
     let mut interrupted = 0;
@@ -1091,27 +1094,66 @@ fn an_interrupted_repair_can_be_run_again() {
         FaultOp::Remove,
     ] {
         for nth in 1.. {
-            let place = copy_of(&damaged);
+            let place = durable(&damaged);
             let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
             faulty.inject(Fault::new(op).nth(nth).sticky());
-            let opens = repair_over(&place, faulty.clone()).is_ok_and(|report| report.opens());
+            let repaired = repair_over(&place, faulty.clone());
+            let opens = repaired.as_ref().is_ok_and(RepairReport::opens);
             if faulty.count(op) < nth {
                 assert!(opens, "{op:?}");
                 break;
             }
             interrupted += usize::from(!opens);
+            let first = repaired.map_or_else(|_| Vec::new(), |report| report.lost);
             let strict = crashed(&place.files, CrashMode::Strict, nth);
             let torn = crashed(&place.files, CrashMode::Torn, nth);
             for (how, files) in [("strict", strict), ("torn", torn), ("as it is", place.files)] {
                 let what = format!("{op:?} {nth}, {how}");
+                let environment = environment(&files);
+                let options = tiny_options();
+                // Refused, or it removes what nothing names.
+                let started = Engine::open_with_catalog(environment, dir(), options, &read_catalog);
+                started.map_or(Ok(()), |engine| engine.close()).unwrap();
                 let report = repair(&files, false);
                 assert!(report.opens(), "{what}: {report:#?}");
-                assert_kept(&before, std::slice::from_ref(&manifest), &files, &what);
+                assert_kept(&before, changed, &files, &what);
                 assert_eq!(rows_of(&files, damaged.tablets), rows, "{what}");
+                for lost in told.lost.iter().filter(|lost| {
+                    lost.contains(": its list of files") || lost.contains(": the manifest;")
+                }) {
+                    assert!(first.contains(lost) || report.lost.contains(lost), "{what}: {lost}");
+                }
             }
         }
     }
     assert!(interrupted > 10, "{interrupted}");
+}
+
+#[test]
+fn an_interrupted_repair_can_be_run_again() {
+    let place = durable(&place());
+    flip(&place.files, &files_in(&place.files, "sst")[0], 10);
+    let manifest = files_in(&place.files, "tablets").remove(1);
+    flip(&place.files, &manifest, 60);
+    assert_can_be_interrupted(&place, &[manifest]);
+}
+
+#[test]
+fn an_interrupted_repair_of_a_tablet_that_is_gone_can_be_run_again() {
+    let place = durable(&place());
+    let manifest = files_in(&place.files, "tablets").remove(1);
+    place.files.remove(&manifest).unwrap();
+    place.files.remove_dir(manifest.parent().unwrap()).unwrap();
+    place.files.sync_dir(&dir().join("tablets")).unwrap();
+    assert_can_be_interrupted(&place, &[]);
+}
+
+#[test]
+fn an_interrupted_repair_of_a_backup_that_is_gone_can_be_run_again() {
+    let place = durable(&place_with_backup().0);
+    place.files.remove(&files_in(&place.files, "backups")[0]).unwrap();
+    place.files.sync_dir(&dir().join("backups")).unwrap();
+    assert_can_be_interrupted(&place, &[]);
 }
 
 #[test]
