@@ -174,11 +174,17 @@ impl Engine {
         let backup = Backup::keep(id, list, Arc::clone(&core.store));
         let written = write(core.env.files.as_ref(), &core.layout, id, backup.list());
         if let Err(error) = written {
-            // It may be on disk; then the next start removes it, since no catalog names it. Files that it lists and that
-            // are gone by then do not matter.
-            backup.delete();
             if error.kind() == ErrorKind::Io {
+                // No sync proves any more that its list is not on disk: the files that it names stay until the next start.
                 core.fail(&error);
+                return Err(error);
+            }
+            match self.remove_list_if_there(id) {
+                Ok(()) => backup.delete(),
+                Err(error) => tracing::warn!(
+                    %error,
+                    "cannot remove the list of a backup that failed: the files that it names stay until the next start"
+                ),
             }
             return Err(error);
         }
@@ -262,19 +268,31 @@ impl Engine {
         if backup.is_none() && !self.backups_map().damaged.contains(&id) {
             return Ok(());
         }
-        let files = core.env.files.as_ref();
-        let path = core.layout.backup(id);
-        if files.exists(&path)? {
-            files.remove(&path)?;
-        }
-        // Durably before any file goes: else the next start would find a list of files that are not there.
-        core.sync_dir(&core.layout.backups())?;
+        self.remove_list(id)?;
         let Some(backup) = backup else { return Ok(()) };
         backup.delete();
         self.backups_map().lock().remove(&id);
         drop(backup);
         core.bell.ring();
         Ok(())
+    }
+
+    /// Removes what there may be of the list of a backup that failed, durably.
+    fn remove_list_if_there(&self, id: BackupId) -> Result<()> {
+        let core = self.core();
+        if core.env.files.exists(&core.layout.backup(id))? { self.remove_list(id) } else { Ok(()) }
+    }
+
+    /// Removes the list of a backup, if it is there; durably before any file goes: else the next start would find a list of files
+    /// that are not there.
+    fn remove_list(&self, id: BackupId) -> Result<()> {
+        let core = self.core();
+        let files = core.env.files.as_ref();
+        let path = core.layout.backup(id);
+        if files.exists(&path)? {
+            files.remove(&path)?;
+        }
+        core.sync_dir(&core.layout.backups())
     }
 
     /// Removes every backup that is not listed.

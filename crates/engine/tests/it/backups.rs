@@ -671,6 +671,52 @@ fn a_backup_that_the_disk_has_no_room_for_leaves_nothing_behind() {
     assert_restores(&engine, copy, &model);
 }
 
+#[test]
+fn a_backup_that_the_disk_has_no_room_to_end_leaves_no_list_of_files_that_go() {
+    let disk = Arc::new(MemoryFiles::new());
+    let faults = FaultFiles::new(Arc::clone(&disk) as Arc<dyn Files>);
+    let (engine, tablet, model, first) = furnished(Arc::new(faults.clone()));
+    let names_on = |disk: &MemoryFiles| -> Vec<String> {
+        let entries = disk.list(&Path::new(DIR).join("backups")).unwrap().into_iter();
+        entries.map(|entry| entry.name).collect()
+    };
+    let names = || names_on(&disk);
+    let before = names();
+    // The mark behind a list that has its name already.
+    let mark = || Fault::new(FaultOp::Append).on_path("BACKUP-").nth(2).kind(ErrorKind::NoSpace);
+    faults.inject(mark());
+    assert_eq!(engine.copy_backup(first).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!(names(), before);
+    // Nor does a crash bring it back.
+    let crashed = disk.crashed_copy(CrashMode::Strict, &SeededRng::new(1));
+    assert_eq!(names_on(&crashed), before);
+    let copy = engine.copy_backup(first).unwrap().id();
+    assert_restores(&engine, copy, &model);
+
+    // One that stays since it cannot be removed keeps what it names.
+    faults.inject(mark());
+    // After that of its draft, which is not there any more.
+    faults.inject(Fault::new(FaultOp::Remove).on_path("BACKUP-").nth(2).kind(ErrorKind::NoSpace));
+    assert_eq!(
+        block_on(engine.create_backup(&[tablet.id()])).unwrap_err().kind(),
+        ErrorKind::NoSpace
+    );
+    let left: Vec<String> = names().into_iter().filter(|name| !before.contains(name)).collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+    for backup in [first, copy] {
+        engine.delete_backup(backup).unwrap();
+    }
+    engine.drop_tablet(tablet.id()).unwrap();
+    engine.run_background().unwrap();
+    assert!(!data_files(&disk).is_empty());
+    let id = tablet.id();
+    drop((engine, tablet));
+    let engine = open(Arc::clone(&disk) as Arc<dyn Files>, 2);
+    let [left] = engine.backups().try_into().unwrap();
+    assert_restores(&engine, left.id(), &model);
+    assert!(engine.tablet(id).is_none());
+}
+
 /// What a history with faults leaves acknowledged.
 fn faulty_history(engine: &Engine, tablet: &Tablet, model: &Model, first: BackupId) -> Catalog {
     let mut catalog = Catalog::default();
