@@ -241,6 +241,21 @@ impl Check<'_> {
         self.report.damage.push(Finding::new(file, error));
     }
 
+    /// Damage of a journal in `dir`, behind which a newer version may have written.
+    fn damage_of_journal(
+        &mut self,
+        dir: &Path,
+        error: crate::Error,
+        check_versions: fn(&dyn Files, &Path) -> Result<()>,
+    ) {
+        let newer_told = error.kind() == ErrorKind::InvalidArgument;
+        self.damage(dir, error);
+        // What else keeps it from being looked at is told, where it matters, by who repairs it.
+        let newer = check_versions(self.files, dir).err();
+        let newer = newer.filter(|e| !newer_told && e.kind() == ErrorKind::InvalidArgument);
+        self.report.damage.extend(newer.map(|error| Finding::new(dir, error)));
+    }
+
     fn wrong(&mut self, file: &Path, what: impl fmt::Display) {
         self.report.damage.push(Finding::damage(file, what));
     }
@@ -293,7 +308,7 @@ impl Check<'_> {
                 }
             },
             Err(error) => {
-                self.damage(&dir, error);
+                self.damage_of_journal(&dir, error, journals::check_meta_versions);
                 Ok(None)
             }
         }
@@ -321,7 +336,7 @@ impl Check<'_> {
                 Err(error) => {
                     there.insert(id, None);
                     self.names_lost = true;
-                    self.damage(&dir, error);
+                    self.damage_of_journal(&dir, error, journals::check_manifest_versions);
                 }
             }
         }

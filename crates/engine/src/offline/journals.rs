@@ -4,6 +4,8 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
+
 use super::Meta;
 use super::salvaged_version::SalvagedVersion;
 use crate::error::{Error, ErrorKind, Result};
@@ -170,6 +172,43 @@ fn salvage(
     Ok((records, salvage.damaged().to_vec()))
 }
 
+/// What a record says; `None` where it verifies and still cannot be decoded, so that it is as lost as one that does not. One that a newer
+/// version wrote is not lost, and `InvalidArgument`.
+fn readable<T>(path: &Path, record: &Record, decoded: Result<T>) -> Result<Option<T>> {
+    match decoded {
+        Ok(decoded) => Ok(Some(decoded)),
+        Err(error) if error.kind() == ErrorKind::InvalidArgument => {
+            Err(error.context(format_args!("{}: offset {}", path.display(), record.offset)))
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+/// `InvalidArgument` where a newer version wrote one of these files, or a record in them, also behind damage.
+fn check_versions<T>(
+    files: &dyn Files,
+    dir: &Path,
+    series: Series,
+    decode: impl Fn(Bytes) -> Result<T>,
+) -> Result<()> {
+    for (id, path) in series_files(files, dir, series)? {
+        for record in salvage(files, &path, series, id)?.0 {
+            readable(&path, &record, decode(record.payload.clone()))?;
+        }
+    }
+    Ok(())
+}
+
+/// `InvalidArgument` where a newer version wrote something of a damaged meta store.
+pub(super) fn check_meta_versions(files: &dyn Files, dir: &Path) -> Result<()> {
+    check_versions(files, dir, META_SERIES, MetaRecord::decode)
+}
+
+/// The same of the manifest of a tablet, in its directory `dir`.
+pub(super) fn check_manifest_versions(files: &dyn Files, dir: &Path) -> Result<()> {
+    check_versions(files, dir, MANIFEST_SERIES, VersionEdit::decode)
+}
+
 fn unusable(record: &Record, damaged: &mut Vec<std::ops::Range<u64>>) {
     damaged.push(record.offset..record.offset + record.payload.len() as u64);
 }
@@ -177,6 +216,7 @@ fn unusable(record: &Record, damaged: &mut Vec<std::ops::Range<u64>>) {
 /// The newest meta store with a readable snapshot: that, and every commit that can be read. A commit holds
 /// whole values, so each is true whatever was lost before it; what is lost are the keys that only damaged
 /// commits changed. With it the keys that no lost commit can have changed since: what was set behind all damage.
+/// `InvalidArgument` where a newer version wrote any of it.
 pub(super) fn salvage_meta(
     files: &dyn Files,
     dir: &Path,
@@ -187,14 +227,14 @@ pub(super) fn salvage_meta(
         let mut has_snapshot = false;
         let mut set_at = HashMap::new();
         for record in records {
-            match MetaRecord::decode(record.payload.clone()) {
-                Ok(snapshot @ MetaRecord::Snapshot { .. })
+            match readable(&path, &record, MetaRecord::decode(record.payload.clone()))? {
+                Some(snapshot @ MetaRecord::Snapshot { .. })
                     if record.offset == FILE_HEADER_BYTES =>
                 {
                     has_snapshot = true;
                     apply_meta(&mut state, snapshot);
                 }
-                Ok(MetaRecord::Commit { revision, changes }) => {
+                Some(MetaRecord::Commit { revision, changes }) => {
                     let keys = changes.iter().map(|(key, _)| key.clone());
                     set_at.extend(keys.map(|key| (key, record.offset)));
                     apply_meta(&mut state, MetaRecord::Commit { revision, changes });
@@ -215,7 +255,7 @@ pub(super) fn salvage_meta(
 
 /// The newest manifest with a readable snapshot: that, and every edit that can be read, as far as each fits; see
 /// [`SalvagedVersion`]. A snapshot of another tablet is none. SSTs that an edit adds count while they are in `existing`: others were
-/// compacted away later.
+/// compacted away later. `InvalidArgument` where a newer version wrote an edit.
 pub(super) fn salvage_manifest(
     files: &dyn Files,
     layout: &Layout,
@@ -232,9 +272,10 @@ pub(super) fn salvage_manifest(
             while gaps.next_if(|start| *start < record.offset).is_some() {
                 version.iter_mut().for_each(SalvagedVersion::lost_edit);
             }
-            let usable = match (VersionEdit::decode(record.payload.clone()), &mut version) {
-                (Ok(edit), Some(version)) => version.apply(edit, existing),
-                (Ok(snapshot), None)
+            let decoded = VersionEdit::decode(record.payload.clone());
+            let usable = match (readable(&path, &record, decoded)?, &mut version) {
+                (Some(edit), Some(version)) => version.apply(edit, existing),
+                (Some(snapshot), None)
                     if record.offset == FILE_HEADER_BYTES
                         && snapshot.tablet.is_none_or(|whose| whose == tablet) =>
                 {

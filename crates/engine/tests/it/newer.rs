@@ -12,6 +12,7 @@ use tepui_engine::db::Engine;
 use tepui_engine::io::Files;
 use tepui_engine::log::record::RecordWriter;
 use tepui_engine::log::segment::{MAGIC, segment_name};
+use tepui_engine::manifest::journal::Journal;
 use tepui_engine::offline::{self, CatalogReader, RepairOptions};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -51,8 +52,24 @@ fn assert_left_alone(place: &Place, path: &Path, what: &str) {
     let report = check(&place.files);
     let newer = report.newer_version().unwrap_or_else(|| panic!("{what}: {:?}", report.damage));
     assert!(newer.to_string().contains(path), "{what}: {newer}");
-    assert!(newer.to_string().contains("a newer version wrote"), "{what}: {newer}");
+    assert!(newer.to_string().contains("a newer version"), "{what}: {newer}");
 
+    assert_repair_refused(place, what);
+
+    let before = contents(&place.files);
+    let error = Engine::open(environment(&place.files), dir(), tiny_options()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{what}: {error}");
+    assert!(error.message().contains(path), "{what}: {error}");
+    let after = contents(&place.files);
+    // The log may have a segment more, and lists it.
+    let segments = dir().join("log").join("SEGMENTS");
+    for (path, bytes) in before.iter().filter(|(path, _)| **path != segments) {
+        assert!(after.get(path) == Some(bytes), "{what}: {} was changed", path.display());
+    }
+}
+
+/// A repair changes nothing, dry or not.
+fn assert_repair_refused(place: &Place, what: &str) {
     let before = contents(&place.files);
     for dry_run in [true, false] {
         let catalog: CatalogReader<'_> = &read_catalog;
@@ -64,13 +81,6 @@ fn assert_left_alone(place: &Place, path: &Path, what: &str) {
         assert!(error.message().contains("nothing was changed"), "{what}: {error}");
         assert!(contents(&place.files) == before, "{what}: a repair changed something");
     }
-
-    let data = || [files_in(&place.files, "sst"), files_in(&place.files, "values")];
-    let before = data();
-    let error = Engine::open(environment(&place.files), dir(), tiny_options()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{what}: {error}");
-    assert!(error.message().contains(path), "{what}: {error}");
-    assert_eq!(data(), before, "{what}");
 }
 
 #[test]
@@ -179,5 +189,37 @@ fn a_record_of_a_later_version_in_the_log_is_left_alone_also_behind_damage() {
         .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
         assert!(contents(&place.files) == before, "a repair changed something");
+    }
+}
+
+#[test]
+fn a_record_of_a_later_version_in_the_catalog_or_a_manifest_is_left_alone_also_behind_damage() {
+    for (sub, record) in [("meta", [9, 1, 2, 3]), ("tablets", [99, 1, 2, 3])] {
+        let place = place();
+        let path = files_in(&place.files, sub).remove(0);
+        let files: &dyn Files = place.files.as_ref();
+        let magic = place.files.contents(&path).unwrap()[..8].try_into().unwrap();
+        let old = Journal::read(files, &path, magic, None).unwrap();
+        let payloads: Vec<Bytes> = old.records.into_iter().map(|record| record.payload).collect();
+        assert!(payloads.len() > 2, "{sub}");
+        place.files.remove(&path).unwrap();
+        let mut new = Journal::create(files, &path, magic, old.id, &payloads[0]).unwrap();
+        let first = new.bytes() as usize;
+        for payload in &payloads[1..] {
+            new.append_sync(payload).unwrap();
+        }
+        new.append_sync(&record).unwrap();
+        // A change behind it that this version knows.
+        new.append_sync(&payloads[1]).unwrap();
+        drop(new);
+        assert_left_alone(&place, &path, sub);
+        // The first change.
+        flip(&place.files, &path, first + 30);
+        let found = check(&place.files);
+        assert!(found.damage.iter().any(|f| !f.is_of_newer_version()), "{sub}: {:?}", found.damage);
+        let newer: Vec<_> = found.damage.iter().filter(|f| f.is_of_newer_version()).collect();
+        assert_eq!(newer.len(), 1, "{sub}: {newer:?}");
+        assert!(newer[0].to_string().contains(path.to_str().unwrap()), "{sub}: {}", newer[0]);
+        assert_repair_refused(&place, sub);
     }
 }
