@@ -3,20 +3,23 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Meta;
 use super::salvaged_version::SalvagedVersion;
+use super::{CACHE_BYTES, Meta};
+use crate::cache::{BlockCache, QuickBlockCache};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 use crate::layout::Layout;
 use crate::log::record::{FILE_HEADER_BYTES, Record, Salvage};
 use crate::manifest::journal::{Contents, Journal, Tail};
 use crate::manifest::{
-    MANIFEST_SERIES, META_SERIES, MetaRecord, Series, Version, VersionEdit, replay_manifest,
+    MANIFEST_SERIES, META_SERIES, MetaRecord, Series, SstRef, Version, VersionEdit, replay_manifest,
 };
-use crate::tablet::TabletId;
+use crate::sst::SstReader;
+use crate::tablet::{TabletId, whole_block_bytes};
 
 /// A state that was read.
 pub(super) struct Read<T> {
@@ -290,8 +293,16 @@ pub(super) fn salvage_manifest(
             }
         }
         if let Some(version) = version {
-            return Ok(Some(Salvaged { path, state: version.finish()?, damaged }));
+            let state = version.finish(|sst| visible_bytes(files, layout, sst))?;
+            return Ok(Some(Salvaged { path, state, damaged }));
         }
     }
     Ok(None)
+}
+
+/// The bytes of what an SST shows that is cut: of the blocks that lie in it as a whole, where it can be read.
+fn visible_bytes(files: &dyn Files, layout: &Layout, sst: &SstRef) -> u64 {
+    let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::new(CACHE_BYTES));
+    let opened = SstReader::open(files, &layout.sst(sst.id), sst.id, cache);
+    opened.map_or(sst.bytes, |reader| whole_block_bytes(&reader, sst))
 }

@@ -122,7 +122,8 @@ impl Described {
             id: self.id,
             level: old.level,
             visible: old.visible.clone(),
-            bytes: self.bytes,
+            // Each piece of a cut file has its own, by which writes are refused and compactions picked.
+            bytes: if old.is_cut() { old.bytes.min(self.bytes) } else { self.bytes },
             first_row: self.properties.first_row.clone(),
             last_row: self.properties.last_row.clone(),
             min_seq: self.properties.seq_min,

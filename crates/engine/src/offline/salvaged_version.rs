@@ -187,8 +187,12 @@ impl SalvagedVersion {
         self.doubtful = doubtful;
     }
 
-    /// The version.
-    pub(super) fn finish(self) -> Result<Version> {
+    /// The version. What it shows of a file that is cut has `bytes`, by which writes are refused and compactions picked: not the whole
+    /// file's in each piece.
+    pub(super) fn finish(mut self, bytes: impl Fn(&SstRef) -> u64) -> Result<Version> {
+        for cut in self.ssts.iter_mut().filter(|sst| sst.is_cut()) {
+            cut.bytes = cut.bytes.min(bytes(cut)).max(1);
+        }
         let add = lifted(self.ssts);
         self.rest.apply(&VersionEdit { add, ..VersionEdit::default() })
     }
@@ -275,7 +279,7 @@ mod tests {
                 assert!(salvaged.apply(edit.clone(), &existing), "edit {at}");
             }
         }
-        salvaged.finish().unwrap()
+        salvaged.finish(|sst| sst.bytes).unwrap()
     }
 
     /// Level, file and what it shows, level by level.
@@ -429,6 +433,26 @@ mod tests {
         let after = salvaged(&edits, &[1], &[1, 5, 8]);
         assert_eq!(places(&after, "g"), [(5, 5)]);
         assert_eq!(places(&after, "y"), [(4, 8), (6, 1)]);
+    }
+
+    #[test]
+    fn what_is_left_of_a_cut_file_has_its_own_bytes() {
+        let range = Some(RowRange::all());
+        let add = [sst(1, 0, ("a", "z"), (1, 9)), sst(2, 0, ("a", "z"), (10, 19))];
+        let snapshot = VersionEdit { range, ..edit(&[], &add) };
+        let existing = HashSet::from([1, 2]);
+        let mut salvaged = SalvagedVersion::new(snapshot, &existing).unwrap();
+        // The edit lacks what it left of a file that was live elsewhere.
+        let drops = VersionEdit {
+            add_excised: vec![Excised { range: RowRange::new("c", "d"), seq: 9 }],
+            last_seq: Some(9),
+            ..VersionEdit::default()
+        };
+        assert!(salvaged.apply(drops, &existing));
+        let version = salvaged.finish(|cut| if *cut.visible.start == *b"d" { 70 } else { 20 });
+        let bytes: Vec<(u64, u64)> =
+            version.unwrap().ssts().map(|sst| (sst.id, sst.bytes)).collect();
+        assert_eq!(bytes, [(2, 100), (1, 20), (1, 70)]);
     }
 
     #[test]

@@ -205,8 +205,7 @@ pub(super) fn cut_out(
     job::cut_out(edit, version, rows, of, sized)
 }
 
-/// What is left of `file`, which is `open`, each part with its bytes: those of the data blocks that lie in it as a whole. A
-/// block that is cut counts for nothing, so that what a drop hides is never overlooked.
+/// What is left of `file`, which is `open`, each part with its bytes.
 fn cut_sized(open: Option<&Arc<SstFile>>, file: &SstRef, dropped: &RowRange) -> Vec<SstRef> {
     if !file.overlaps(dropped) {
         return vec![file.clone()];
@@ -220,7 +219,9 @@ fn cut_sized(open: Option<&Arc<SstFile>>, file: &SstRef, dropped: &RowRange) -> 
     parts
 }
 
-fn whole_block_bytes(reader: &Arc<SstReader>, part: &SstRef) -> u64 {
+/// The bytes of the data blocks that lie as a whole in what a file shows. A block that is cut counts for nothing, so that what a drop
+/// hides is never overlooked.
+pub(crate) fn whole_block_bytes(reader: &Arc<SstReader>, part: &SstRef) -> u64 {
     let around = |row: &Bytes| {
         let key = row_prefix(row);
         reader.block_around(&key).unwrap_or_else(|_| {

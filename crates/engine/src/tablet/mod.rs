@@ -65,6 +65,7 @@ pub(crate) use collector::Look;
 
 pub(crate) use compact::Claim;
 
+pub(crate) use drop_rows::whole_block_bytes;
 pub(crate) use locked_rows::LockedRows;
 pub use locked_rows::RowRoom;
 pub use locks::RowLock;

@@ -1633,6 +1633,32 @@ fn files_cut_by_dropped_rows_are_whole() {
 }
 
 #[test]
+fn after_a_repair_the_pieces_of_a_cut_file_have_no_more_bytes_than_before() {
+    let options = tepui_engine::db::EngineOptions { target_file_bytes: 1 << 20, ..tiny_options() };
+    let rig = crate::harness::Rig::new(options.clone(), plain_schema(), 4);
+    for n in 0..200 {
+        rig.apply(row(n).as_bytes(), vec![put(1, "q", 1000, "v")]);
+    }
+    rig.engine.compact_fully().unwrap();
+    for n in [50, 51, 120] {
+        block_on(rig.tablet.drop_rows(RowRange::row(row(n).as_bytes()))).unwrap();
+    }
+    let before = rig.tablet.stats();
+    rig.engine.close().unwrap();
+    let (files, id) = (Arc::clone(&rig.files), rig.tablet.id());
+    drop(rig);
+    flip(&files, &files_in(&files, "sst")[0], 10);
+    let repair_options = RepairOptions::default();
+    let report =
+        offline::repair(&environment(&files), dir(), None, repair_options, &mut |_, _| {}).unwrap();
+    assert!(report.opens() && !report.lost_rows.is_empty(), "{report:#?}");
+    let engine = Engine::open(environment(&files), dir(), options).unwrap();
+    let after = engine.tablet(id).unwrap().stats();
+    assert_eq!(after.sst_count, before.sst_count);
+    assert!(after.sst_bytes <= before.sst_bytes, "{} of {}", after.sst_bytes, before.sst_bytes);
+}
+
+#[test]
 fn inspection_shows_where_a_value_lies_and_what_is_in_its_file() {
     let place = place();
     let path = largest_value_file(&place);
