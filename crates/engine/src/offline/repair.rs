@@ -336,7 +336,7 @@ impl Repair<'_> {
         };
         // An entry that cannot be read may name what nothing else does.
         let all_read = self.report.open.is_empty();
-        let mut tablets = self.manifests(tables.as_deref())?;
+        let mut tablets = self.manifests(tables.as_deref(), all_read)?;
         let backups = self.backups(named.as_deref())?;
         if !self.report.before.is_whole() {
             self.number_from(&tablets, &backups)?;

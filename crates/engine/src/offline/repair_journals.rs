@@ -162,8 +162,12 @@ impl Repair<'_> {
     }
 
     /// Repairs every manifest. A tablet without a readable snapshot is in the result without a version
-    /// while a table has it, and is set aside otherwise.
-    pub(super) fn manifests(&mut self, tables: Option<&[TableTablets]>) -> Result<Tablets> {
+    /// while a table has it, or may have it since not `all_read` is what the catalog says, and is set aside otherwise.
+    pub(super) fn manifests(
+        &mut self,
+        tables: Option<&[TableTablets]>,
+        all_read: bool,
+    ) -> Result<Tablets> {
         let files = self.files();
         let mut tablets = Tablets::new();
         let existing: HashSet<u64> = list_ssts(files.as_ref(), self.layout)?.into_keys().collect();
@@ -194,6 +198,10 @@ impl Repair<'_> {
                 ));
                 tablets.insert(id, Some(salvaged.state));
             } else if tables.is_some_and(|t| t.iter().any(|t| t.tablets.contains(&id))) {
+                tablets.insert(id, None);
+            } else if !all_read {
+                let finding = Finding::damage(&dir, "its manifest cannot be read");
+                self.stays(&finding, "the table of the entry above may have it");
                 tablets.insert(id, None);
             } else {
                 self.set_tablet_aside(id)?;

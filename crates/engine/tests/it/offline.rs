@@ -1396,6 +1396,26 @@ fn what_an_entry_that_cannot_be_read_may_name_is_left() {
 }
 
 #[test]
+fn a_tablet_without_a_manifest_is_left_where_an_entry_that_cannot_be_read_may_name_it() {
+    let place = place();
+    flip(&place.files, &files_in(&place.files, "tablets")[0], 60);
+    let before = contents(&place.files);
+    let unreadable = |key: &str, value: &[u8]| match key {
+        "tables/t" => Err(tepui_engine::Error::new(ErrorKind::Corruption, "unreadable")),
+        _ => read_catalog(key, value),
+    };
+    let options = RepairOptions::default();
+    let catalog: offline::CatalogReader<'_> = &unreadable;
+    let report =
+        offline::repair(&environment(&place.files), dir(), Some(catalog), options, &mut |_, _| {})
+            .unwrap();
+    assert!(!report.opens() && report.lost.is_empty(), "{report:#?}");
+    let tablet = format!("{:016x}", place.tablets[0].0);
+    assert!(report.open.iter().any(|open| open.contains(&tablet)), "{:?}", report.open);
+    assert!(contents_but_repair(&place.files) == before, "all is where it was");
+}
+
+#[test]
 fn what_the_device_does_not_read_is_not_taken_for_lost() {
     let repair_over = |place: &Place, fault: Option<Fault>| {
         let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
