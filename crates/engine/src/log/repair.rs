@@ -262,10 +262,19 @@ fn rewrite(
 /// Names tried for a file that is set aside. More repairs of one segment than this are not a repair.
 const ASIDE_NAMES_MAX: u32 = 1000;
 
+/// Stands between the name of a segment that was replaced and a number, if that is taken.
+const ASIDE_INFIX: &str = ".damaged";
+
+/// The segment whose original a file of the log is, by its name, where a repair has left it.
+pub(crate) fn original_of(name: &str) -> Option<&str> {
+    let (segment, _) = name.split_once(ASIDE_INFIX)?;
+    parse_segment_name(segment).map(|_| segment)
+}
+
 fn free_name(files: &dyn Files, dir: &Path, id: u64) -> Result<PathBuf> {
     for n in 0..ASIDE_NAMES_MAX {
         let suffix = if n == 0 { String::new() } else { format!(".{n}") };
-        let path = dir.join(format!("{}.damaged{suffix}", segment_name(id)));
+        let path = dir.join(format!("{}{ASIDE_INFIX}{suffix}", segment_name(id)));
         if !files.exists(&path)? {
             return Ok(path);
         }

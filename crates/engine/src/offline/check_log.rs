@@ -13,7 +13,7 @@ use crate::io::Files;
 use crate::log::present;
 use crate::log::record::{Salvage, Tail};
 use crate::log::segment::{MAGIC, SegmentReader, SegmentRecord, segment_name, was_never_begun};
-use crate::log::{LogRecord, decode_record};
+use crate::log::{self, LogRecord, decode_record};
 
 /// What a finished segment is known by: its number and its bytes.
 type Before = Option<(u64, u64)>;
@@ -39,8 +39,9 @@ pub(super) fn check(
         let path = dir.join(&name);
         if name.ends_with(".repair") {
             report.damage.push(Finding::damage(&path, "a repair was interrupted: run it again"));
-        } else if name.contains(".log.damaged") {
-            report.notes.push(Finding::damage(&path, "was set aside by a repair"));
+        } else if log::repair::original_of(&name).is_some() {
+            let what = "is what a segment was before a repair that was interrupted; the next moves it to lost/";
+            report.notes.push(Finding::damage(&path, what));
         }
     }
     let segments = segments(files, dir)?;

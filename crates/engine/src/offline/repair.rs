@@ -208,8 +208,9 @@ fn repair_locked(
     repair.report.before = before;
     repair.empties = options.empty_lost_tablets;
     repair.remove_unfinished_values()?;
+    let left_in_log = repair.originals_in_log()?;
     let before = &repair.report.before;
-    let is_wanted = !before.is_whole() || !before.unnamed.is_empty();
+    let is_wanted = !before.is_whole() || !before.unnamed.is_empty() || !left_in_log.is_empty();
     if is_wanted && let Err(error) = repair.run_to_its_end() {
         return stopped(repair.touched, repair.report, error);
     }
@@ -347,6 +348,7 @@ impl Repair<'_> {
             self.log()?;
             self.changes()?;
         }
+        self.log_originals_aside()?;
         let unknown = tablets.values().any(Option::is_none);
         if unknown {
             let text = "SSTs that no manifest names were left where they are: the tablets above \
@@ -440,6 +442,25 @@ impl Repair<'_> {
             self.begin_log()?;
         }
         log::present::rewrite(files.as_ref(), &dir)
+    }
+
+    /// Moves originals of segments to `lost/` that an interrupted repair has left beside what it wrote anew.
+    fn log_originals_aside(&mut self) -> Result<()> {
+        for (path, was) in self.originals_in_log()? {
+            self.move_aside_from(&path, &was)?;
+        }
+        Ok(())
+    }
+
+    /// Such originals, each with the name that it had.
+    fn originals_in_log(&self) -> Result<Vec<(PathBuf, PathBuf)>> {
+        let dir = self.layout.log();
+        let names = super::list_files(self.env.files.as_ref(), &dir)?.into_iter();
+        let original = |(name, _): (String, u64)| {
+            let was = log::repair::original_of(&name)?;
+            Some((dir.join(&name), dir.join(was)))
+        };
+        Ok(names.filter_map(original).collect())
     }
 
     /// What nothing names was set aside.

@@ -1157,6 +1157,36 @@ fn an_interrupted_repair_of_a_backup_that_is_gone_can_be_run_again() {
 }
 
 #[test]
+fn what_an_interrupted_repair_left_of_the_log_is_set_aside_by_the_next() {
+    let place = place();
+    let segment = segments_in(&place.files).remove(0);
+    flip(&place.files, &segment, 200);
+    let original = place.files.contents(&segment).unwrap();
+    let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
+    faulty.inject(Fault::new(FaultOp::Rename).on_path(".log.damaged"));
+    assert!(repair_over(&place, faulty).unwrap().stopped.is_some());
+    let left_in_log = |files: &MemoryFiles| {
+        files_in(files, "log").into_iter().find(|path| path.to_str().unwrap().contains(".damaged"))
+    };
+    assert!(left_in_log(&place.files).is_some());
+    // As one of an earlier version that left it.
+    let whole = durable(&place);
+    whole.files.remove(&dir().join("REPAIR")).unwrap();
+    for files in [&place.files, &whole.files] {
+        let dry = repair(files, true);
+        let report = repair(files, false);
+        assert!(report.opens(), "{report:#?}");
+        assert_eq!(dry.set_aside, report.set_aside);
+        assert_eq!(left_in_log(files), None);
+        let aside = dir().join("lost/log").join(segment.file_name().unwrap());
+        assert!(files.contents(&aside).unwrap() == original);
+        assert!(report.set_aside.contains(&(segment.clone(), aside)), "{:?}", report.set_aside);
+        assert!(check(files).notes.is_empty(), "{:?}", check(files).notes);
+        assert!(!repair(files, false).has_changes(), "and that is all");
+    }
+}
+
+#[test]
 fn a_repair_that_fails_before_it_has_changed_anything_keeps_no_server_away() {
     let place = place();
     flip(&place.files, &files_in(&place.files, "sst").remove(0), 100);
