@@ -107,6 +107,25 @@ pub(crate) fn checksum_seed(file: FileId, offset: u64) -> u64 {
     mix64(file.wrapping_add(0x9E37_79B9_7F4A_7C15) ^ mix64(!offset))
 }
 
+/// The bytes of the frame at the beginning of `bytes`, which lie at `offset` of `file`: the shortest whose checksum is right.
+pub(super) fn frame_len(bytes: &[u8], file: FileId, offset: u64) -> Option<usize> {
+    let mut checksum = Xxh3::with_seed(checksum_seed(file, offset));
+    let mut summed = 0;
+    for (at, trailer) in bytes.windows(TRAILER_LEN).enumerate() {
+        let (method, stored) = trailer.split_first()?;
+        // Most bytes are none that a method has; and zeros are what lies between frames.
+        if *method > Method::ZstdDict as u8 || stored.iter().all(|byte| *byte == 0) {
+            continue;
+        }
+        checksum.update(bytes.get(summed..=at)?);
+        summed = at + 1;
+        if checksum.digest().to_le_bytes() == stored {
+            return Some(at + TRAILER_LEN);
+        }
+    }
+    None
+}
+
 /// How a block is about to be stored.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Packed {

@@ -556,6 +556,11 @@ impl SstReader {
             .map_err(|m| self.damaged(handle.offset, m.what))
     }
 
+    /// What the file has from `at` on. Past the cache; blocks.
+    pub(super) fn read_raw(&self, at: u64, bytes: u64) -> Result<Bytes> {
+        self.file.read_at(at, bytes as usize)
+    }
+
     /// Reads a block past the cache. Blocks.
     pub(super) fn read_block(&self, handle: Handle, kind: BlockKind) -> Result<Block> {
         let frame = self.file.read_at(handle.offset, handle.len as usize)?;

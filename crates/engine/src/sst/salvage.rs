@@ -8,20 +8,31 @@
 //!    ..g     g..m   m..q     q..       rows of a lost block: from the separator before it to its own
 //! ```
 //!
+//! Under an index partition that does not verify, blocks are looked for by their checksums, which say where they lie: each begins where
+//! the one before it ends, or at a page. Rows of what is not found there are those of the whole partition.
+//!
 //! Guarantees: every record handed out verified, records ascend, and none lies behind the end of its partition.
 //! A file whose footer, properties or top-level index is damaged does not open at all, and so is not walked.
+
+use std::ops::Range;
 
 use bytes::Bytes;
 use serde::{Serialize, Serializer};
 
+use super::PAGE_BYTES;
 use super::block::BlockKind;
 use super::footer::Handle;
+use super::frame::frame_len;
 use super::index::{IndexBlock, IndexEntry};
 use super::key::separator_row;
 use super::reader::SstReader;
 use crate::cell::{KeyView, encode_suffix};
 use crate::cursor::Entry;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Bytes of a block that is found without an index, at most: four times what one has before compression, unless a larger record has it to
+/// itself. Less would miss blocks; more takes longer where there are none, as it is looked for at each page.
+const FOUND_FRAME_BYTES_MAX: u64 = 64 << 10;
 
 /// Where the parts of an SST that exist once lie: (first byte, bytes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -73,9 +84,10 @@ pub struct BlockInfo {
 pub struct Lost {
     /// Its first byte in the file.
     pub offset: u64,
-    /// Bytes that cannot be read with it: for an index partition, its data blocks.
+    /// Bytes that cannot be read with it: for an index partition, its data blocks, unless all of them were found without it.
     pub bytes: u64,
-    /// Records in it, as far as the index tells. 0 for a part of the filter, with which no record is lost.
+    /// Records in it, as far as the index tells. 0 for a part of the filter, with which no record is lost, or of an index all of whose
+    /// blocks were found.
     pub records: u64,
     /// No row in it is less.
     pub from_row: Bytes,
@@ -176,6 +188,13 @@ impl SstReader {
         }
         Ok(())
     }
+
+    /// The frame that begins at `at`, if one verifies that ends before `end`.
+    fn find_frame(&self, at: u64, end: u64) -> Result<Option<Handle>> {
+        let bytes = self.read_raw(at, end.saturating_sub(at).min(FOUND_FRAME_BYTES_MAX))?;
+        let len = frame_len(&bytes, self.id(), at);
+        Ok(len.map(|len| Handle { offset: at, len: len as u32 }))
+    }
 }
 
 impl Walk<'_> {
@@ -207,11 +226,18 @@ impl Walk<'_> {
         let to_row = self.to_row(separator, last);
         let blocks = match self.blocks(top.handle, last) {
             Ok(blocks) => blocks,
-            Err(error) => {
+            Err(mut error) => {
+                let data = data_start..top.data_end.min(self.reader.bytes());
+                let mut read = 0;
+                if self.records && error.kind() == ErrorKind::Corruption {
+                    let searched = self.unindexed(data.clone(), separator, &mut read)?;
+                    error = searched.err().unwrap_or(error);
+                }
+                let records = top.stats.records.saturating_sub(read);
                 let lost = Lost {
-                    offset: data_start,
-                    bytes: top.data_end.saturating_sub(data_start),
-                    records: top.stats.records,
+                    offset: if records > 0 { data.start } else { offset },
+                    bytes: if records > 0 { data.end.saturating_sub(data.start) } else { bytes },
+                    records,
                     from_row: self.from_row.clone(),
                     to_row: to_row.clone(),
                     error,
@@ -226,6 +252,31 @@ impl Walk<'_> {
             self.block(&entry, to_row, own.as_slice().max(separator))?;
         }
         Ok(())
+    }
+
+    /// Hands out the records of data blocks in a part of the file of which no index tells, and counts them. The outer error is that of `on`,
+    /// the inner one of the device.
+    fn unindexed(&mut self, part: Range<u64>, end: &[u8], read: &mut u64) -> Result<Result<()>> {
+        let mut at = part.start;
+        while at < part.end {
+            let records = match self.reader.find_frame(at, part.end) {
+                Ok(Some(handle)) => {
+                    at = handle.end();
+                    self.records(handle, end, read)?
+                }
+                Ok(None) => {
+                    at = at.saturating_add(1).next_multiple_of(PAGE_BYTES as u64);
+                    Ok(())
+                }
+                Err(error) => Err(error),
+            };
+            match records {
+                // What is damaged is not counted.
+                Err(error) if error.kind() != ErrorKind::Corruption => return Ok(Err(error)),
+                _ => {}
+            }
+        }
+        Ok(Ok(()))
     }
 
     /// The entries of a partition, each with the greatest row that its block can hold, and its separator.

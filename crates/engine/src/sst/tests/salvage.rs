@@ -94,3 +94,48 @@ fn a_partition_whose_separators_are_too_small_costs_no_record() {
     assert!(lost.is_empty(), "{lost:?}");
     assert!(keys.iter().eq(records.iter().map(|record| &record.key)));
 }
+
+#[test]
+fn blocks_under_a_damaged_partition_are_found_without_it() {
+    for compression in [Compression::None, Compression::Lz4, Compression::ZstdDict(1)] {
+        let row = |i: usize| cell(&format!("row-{i:05}"), 1, "q", 5, b"value");
+        let (files, records) = (TestFiles::default(), (0..3000).map(row).collect::<Vec<_>>());
+        write(&files, &records, tiny(compression));
+        let (mut partitions, mut blocks, mut offsets) = (Vec::new(), Vec::new(), Vec::new());
+        let mut note = |piece: Piece<'_>| {
+            match piece {
+                Piece::Partition(partition) => partitions.push((partition, blocks.len())),
+                Piece::Block(block) => blocks.push(block),
+                Piece::Record(offset, _) => offsets.push(offset),
+                _ => {}
+            }
+            Ok(())
+        };
+        open(&files, 1 << 20).unwrap().walk(true, &mut note).unwrap();
+        let sound = files.contents(&path());
+        let flip = |offset: u64| {
+            let mut bytes = files.contents(&path());
+            bytes[offset as usize + 3] ^= 1;
+            files.put(&path(), bytes);
+        };
+        for (partition, first_block) in
+            [&partitions[0], &partitions[partitions.len() / 2], partitions.last().unwrap()]
+        {
+            files.put(&path(), sound.clone());
+            flip(partition.offset);
+            let (keys, lost) = walked(&open(&files, 1 << 20).unwrap());
+            assert!(keys.iter().eq(records.iter().map(|record| &record.key)), "{compression:?}");
+            assert_eq!(lost.len(), 1, "{lost:?}");
+            assert_eq!((lost[0].offset, lost[0].bytes), (partition.offset, partition.bytes));
+            assert_eq!(lost[0].records, 0);
+
+            let block = &blocks[first_block + partition.blocks as usize - 1];
+            flip(block.offset);
+            let (keys, lost) = walked(&open(&files, 1 << 20).unwrap());
+            let left = records.iter().zip(&offsets).filter(|(_, offset)| **offset != block.offset);
+            assert!(keys.iter().eq(left.map(|(record, _)| &record.key)), "{compression:?}");
+            assert_eq!((lost.len(), lost[0].records), (1, block.records), "{lost:?}");
+            assert!(lost[0].from_row <= block.from_row && lost[0].to_row >= block.to_row);
+        }
+    }
+}
