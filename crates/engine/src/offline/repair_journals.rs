@@ -269,7 +269,8 @@ impl Repair<'_> {
         let ids: Vec<String> = run.iter().map(|id| format!("{:016x}", id.0)).collect();
         let whose = if run.len() == 1 { "its own" } else { "theirs" };
         self.report.lost.push(format!(
-            "tablet {} of {table}: the manifest; all rows ({}) but those that are still in the log. Which SSTs were {whose} cannot be told",
+            "tablet {} of {table}: the manifest; all rows ({}) but those that are still in the log. Of these, older values and some that \
+             were deleted may be back: the log lacks what was flushed. Which SSTs were {whose} cannot be told",
             ids.join(", "),
             super::check::rows_text(&first.start, &last.end)
         ));
