@@ -143,8 +143,9 @@ impl Operations {
         let operation = finished.operation(id);
         self.keep(&mut change, id, operation.clone())?;
         let revision = match change.try_commit(beside.clone()) {
-            // The answer is all that anybody needs of the operation: what takes no more room is not refused for its sake.
-            Err(error) if lacks_room(&error) && change.delete::<Operation>(&key(id)).is_ok() => {
+            // The answer is all that anybody needs of the operation: what takes no more room is not refused for its sake, and nothing else is
+            // forgotten for it.
+            Err(error) if lacks_room(&error) && change.leave::<Operation>() => {
                 change.try_commit(beside)?
             }
             made => made?,

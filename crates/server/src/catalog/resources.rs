@@ -506,6 +506,14 @@ impl Change<'_> {
         Ok(())
     }
 
+    /// Leaves all resources of a kind as they are; false where they were to be left anyhow.
+    pub fn leave<R: Resource>(&mut self) -> bool {
+        let kind = kind_number::<R>();
+        let before = self.staged.len();
+        self.staged.retain(|_, staged| staged.kind != kind);
+        self.staged.len() < before
+    }
+
     /// Something in what has this name that [holds](Resource::HOLDS) it: what it is called, and its name.
     pub fn held_under(&self, name: &str) -> Option<(&'static str, String)> {
         let below = format!("{name}/");

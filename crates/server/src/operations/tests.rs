@@ -408,5 +408,23 @@ fn what_creates_nothing_is_done_in_a_full_catalog_and_its_operation_is_not_kept(
         assert_eq!(operations.list("", 0, 10).len(), 1);
     }
     assert_eq!(create("b").unwrap_err().kind(), Code::ResourceExhausted);
+    // Nor is another forgotten for one that is not kept.
+    let before = OPERATIONS_MAX - 1;
+    meta.is_full.store(false, std::sync::atomic::Ordering::Relaxed);
+    for _ in 0..before {
+        operations.change(|_| told()).unwrap();
+    }
+    meta.is_full.store(true, std::sync::atomic::Ordering::Relaxed);
+    let oldest = operations.list("", 0, 1);
+    operations
+        .change(|change| {
+            change.update::<Instance>("a", |instance| {
+                instance.display_name = "again".to_owned();
+                Ok(())
+            })?;
+            told()
+        })
+        .unwrap();
+    assert_eq!(operations.list("", 0, 1), oldest);
     assert_eq!(over(&meta).resources.list::<Instance>("", None, 10).len(), 1);
 }
