@@ -69,7 +69,12 @@ fn written() -> impl TypedValueParser<Value = Format> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> ExitCode {
-    transfer::end(done(args), "--resume goes on with the files that are missing")
+    let resume = if args.overwrite {
+        "--resume goes on with the files that are missing, unless none was begun; then --overwrite begins anew"
+    } else {
+        "--resume goes on with the files that are missing"
+    };
+    transfer::end(done(args), resume)
 }
 
 fn column(text: &str) -> Result<Column> {

@@ -67,7 +67,12 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> ExitCode {
-    transfer::end(done(args), "--resume goes on where this import was")
+    let resume = if args.restart {
+        "--resume goes on where this import was, unless it was not begun; then --restart begins anew"
+    } else {
+        "--resume goes on where this import was"
+    };
+    transfer::end(done(args), resume)
 }
 
 fn done(args: &Args) -> Result<(String, ExitCode)> {

@@ -167,6 +167,9 @@ struct State {
     /// They are, and take their names: the earlier files are going.
     #[serde(default)]
     placing: bool,
+    /// An export that was to begin in its place may not have: nobody goes on with this one.
+    #[serde(default)]
+    given_up: bool,
 }
 
 impl State {
@@ -300,9 +303,15 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
             }
             state
         }
-        Some(_) if !export.overwrite => {
+        Some(text) if !export.overwrite => {
+            let found = serde_json::from_str::<State>(&text);
+            let goes_on = if found.is_ok_and(|found| found.given_up) {
+                ""
+            } else {
+                "--resume goes on with it, "
+            };
             return Err(Error::failed(format!(
-                "{} is what an interrupted export left: --resume goes on with it, --overwrite begins anew",
+                "{} is what an interrupted export left: {goes_on}--overwrite begins anew",
                 state_path.display()
             )));
         }
@@ -310,12 +319,15 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
             if export.resume {
                 tell_of_no_state(bar, &state_path, "export");
             }
-            if let Some(earlier) = found.and_then(|text| serde_json::from_str::<State>(&text).ok())
-                && earlier.placing
-            {
-                place(&export.output, &earlier)?;
+            let earlier = found.and_then(|text| serde_json::from_str::<State>(&text).ok());
+            if let Some(earlier) = earlier.as_ref().filter(|earlier| earlier.placing) {
+                place(&export.output, earlier)?;
             }
             let replaces = !earlier_files(export)?.is_empty();
+            if let Some(earlier) = earlier {
+                // Before anything that may fail: who went on with it then would have files of two times for one export.
+                save(&state_path, &State { placing: false, given_up: true, ..earlier })?;
+            }
             let mut state = runtime()?.block_on(plan(export, bar, stop))?;
             state.replaces = replaces;
             remove_regular(unfinished_files(export)?)?;
@@ -497,6 +509,10 @@ fn resumed(export: &Export, text: &str) -> Result<State> {
         .map_err(|error| Error::failed(format!("{error}; --overwrite begins anew")))?;
     if state.version != VERSION {
         return differs("another version of this program");
+    } else if state.given_up {
+        return Err(Error::failed(
+            "the export was given up for a new one, which ended before it was begun: --overwrite begins anew",
+        ));
     } else if !crate::leaves_room(state.shards.iter().flat_map(Shard::counts)) {
         return differs("numbers that no export has");
     } else if state.server != export.target.address() {
@@ -720,6 +736,7 @@ async fn plan(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<State> 
         shards,
         replaces: false,
         placing: false,
+        given_up: false,
     })
 }
 

@@ -156,12 +156,13 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
         rejected_max: import.rejected_max,
     };
     let state_path = (!import.dry_run).then_some(import.state.as_path());
+    let mut found = Journal::find(state_path, &asked, import.earlier)?;
+    found.check_rejected()?;
+    found.give_up_dropped()?;
     let here = runtime()?;
     let mut patience = Patience::first(import.retry_for, stop.clone(), bar);
     let client = here.block_on(Client::connect(&import.target, stop))?;
     let families = here.block_on(client.families(&mut patience))?;
-    let found = Journal::find(state_path, &asked, import.earlier)?;
-    found.check_rejected()?;
     if import.earlier == Earlier::Resume && !found.is_resumed() {
         crate::tell_of_no_state(bar, &import.state, "import");
     }

@@ -75,6 +75,9 @@ pub struct State {
     /// Whether the file of the rejected is this import's: it may hold lines that are not noted.
     #[serde(default)]
     rejected_begun: bool,
+    /// An import that was to begin in its place may not have: nobody goes on with this one.
+    #[serde(default)]
+    given_up: bool,
 }
 
 /// An import as it is asked for.
@@ -200,6 +203,8 @@ pub enum Earlier {
 pub struct Found {
     journal: Journal,
     resumed: bool,
+    /// The state that is dropped, where it can be read.
+    dropped: Option<State>,
     /// Whether the file of the rejected goes, with the state that says so.
     discarded: bool,
     /// Whether it goes since an earlier dry run made it.
@@ -222,6 +227,16 @@ impl Found {
         self.resumed
     }
 
+    /// Notes that nobody is to go on with the state that is dropped, since what it says is done is to be done again. Before anything
+    /// that may fail.
+    pub fn give_up_dropped(&mut self) -> Result<()> {
+        let (Some(path), Some(dropped)) = (&self.journal.path, &mut self.dropped) else {
+            return Ok(());
+        };
+        dropped.given_up = true;
+        save(path, dropped)
+    }
+
     /// The token of the table that it was begun in.
     pub fn token(&self) -> Option<&str> {
         self.journal.state.token.as_deref()
@@ -229,7 +244,7 @@ impl Found {
 
     /// Begins, or goes on, in the table of this token.
     pub fn begin(self, token: Option<String>) -> Result<Journal> {
-        let Self { mut journal, resumed, discarded, replaced } = self;
+        let Self { mut journal, resumed, discarded, replaced, .. } = self;
         journal.state.token = token;
         if replaced && files::exists(&journal.state.rejected_path) {
             // Another dry run may be writing it.
@@ -266,22 +281,29 @@ impl Journal {
             rejected_path: rejected_path.to_owned(),
             rejected_bytes: 0,
             rejected_begun: false,
+            given_up: false,
         };
         let text = path.map(files::read_text).transpose()?.flatten();
         // A crash may have left it before it was noted, and then there is nothing in it.
         let is_empty = || Identity::of(rejected_path).is_ok_and(|file| file.bytes == 0);
         // What was set aside goes with the state that says so, and with no other. One of an earlier version says it by the
         // bytes alone.
-        let discarded = text.as_ref().filter(|_| earlier == Earlier::Discard);
-        let discarded = discarded.and_then(|text| serde_json::from_str::<State>(text).ok());
-        let discarded = discarded.is_some_and(|state| {
+        let dropped = text.as_ref().filter(|_| earlier == Earlier::Discard);
+        let dropped = dropped.and_then(|text| serde_json::from_str::<State>(text).ok());
+        let discarded = dropped.as_ref().is_some_and(|state| {
             state.rejected_path == rejected_path
                 && (state.rejected_begun || state.rejected_bytes > 0 || is_empty())
         });
         let found = match (text, path, earlier) {
-            (Some(_), Some(path), Earlier::Refuse) => {
+            (Some(text), Some(path), Earlier::Refuse) => {
+                let found = serde_json::from_str::<State>(&text);
+                let goes_on = if found.is_ok_and(|found| found.given_up) {
+                    ""
+                } else {
+                    "--resume goes on with it, "
+                };
                 return Err(Error::failed(format!(
-                    "{} is what an interrupted import left: --resume goes on with it, --restart begins anew",
+                    "{} is what an interrupted import left: {goes_on}--restart begins anew",
                     path.display()
                 )));
             }
@@ -315,7 +337,7 @@ impl Journal {
             state,
         };
         let replaced = asked.replaces_rejected;
-        Ok(Found { journal, resumed, discarded, replaced })
+        Ok(Found { journal, resumed, dropped, discarded, replaced })
     }
 
     /// How the files are read: an import that goes on does it as it began.
@@ -403,11 +425,7 @@ impl Journal {
 
     /// Writes the state.
     pub fn save(&self) -> Result<()> {
-        let Some(path) = &self.path else { return Ok(()) };
-        let text = serde_json::to_vec_pretty(&self.state)
-            .map_err(|error| Error::failed(format!("JSON: {error}")))?;
-        files::make_parent(path)?;
-        files::replace(path, &text)
+        self.path.as_deref().map_or(Ok(()), |path| save(path, &self.state))
     }
 
     /// Removes the state: everything is dealt with. An error where too many records were set aside, and then it stays.
@@ -415,6 +433,13 @@ impl Journal {
         self.check_rejected()?;
         self.path.as_deref().map_or(Ok(()), files::remove)
     }
+}
+
+fn save(path: &Path, state: &State) -> Result<()> {
+    let text = serde_json::to_vec_pretty(state)
+        .map_err(|error| Error::failed(format!("JSON: {error}")))?;
+    files::make_parent(path)?;
+    files::replace(path, &text)
 }
 
 /// Goes on with an import of which these bytes are the state, for fuzzing: as far as that touches no file.
@@ -461,6 +486,11 @@ fn check_same(begun: &State, asked: &State) -> Result<()> {
     };
     if begun.version != VERSION {
         return differs("another version of this program");
+    }
+    if begun.given_up {
+        return Err(Error::failed(
+            "the import was given up for a new one, which ended before it was begun: --restart begins anew",
+        ));
     }
     let counts = |file: &FileState| {
         [file.records, file.rows, file.empty, file.rejected, file.cells, file.bytes]

@@ -701,6 +701,29 @@ fn an_import_does_not_go_on_in_a_table_that_was_made_anew() {
     assert_eq!(place.written(), written(0..8));
 }
 
+/// An endpoint where nobody listens.
+fn nowhere() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+#[test]
+fn nobody_goes_on_with_an_import_that_was_given_up_for_one_that_was_not_begun() {
+    let place = interrupted();
+    let target = Target { endpoint: nowhere(), ..place.target() };
+    let anew = Import { target, ..place.options("", Earlier::Discard) };
+    let error = import(&anew, &ProgressBar::hidden(), &Stop::default()).unwrap_err().to_string();
+    assert!(error.contains("cannot connect"), "{error}");
+    for earlier in [Earlier::Resume, Earlier::Refuse] {
+        let error = place.import(8, earlier, &Stop::default()).unwrap_err().to_string();
+        assert!(error.contains("--restart begins anew"), "{error}");
+        assert!(!error.contains("--resume"), "{error}");
+    }
+    assert_eq!(place.written(), written(0..4));
+    assert_eq!(place.import(8, Earlier::Discard, &Stop::default()).unwrap().rows, 8);
+    assert_eq!(place.written(), [written(0..4), written(0..8)].concat());
+}
+
 #[test]
 fn an_import_fails_whose_table_is_made_anew_while_it_runs() {
     let plan = [Write::Rows(Vec::new()), Write::MakeAnew("second")].into_iter().collect();
@@ -1019,6 +1042,34 @@ fn an_export_that_replaces_another_leaves_it_until_all_its_files_are_whole() {
     assert_eq!(place.state.lock().unwrap().reads, 3, "the first file was whole");
     let whole = [(first[0].0, exported(0..5)), (first[1].0, exported(5..10))];
     assert_eq!(place.files(), whole.map(|(name, text)| (name.to_owned(), text)).into());
+}
+
+#[test]
+fn nobody_goes_on_with_an_export_that_was_given_up_for_one_that_was_not_begun() {
+    // The scan for columns fails.
+    let without_columns = |place: &Place| {
+        place.state.lock().unwrap().refused_from = Some(0);
+        let done = place.export(|options| {
+            (options.columns, options.overwrite) = (Vec::new(), true);
+        });
+        assert!(done.unwrap_err().to_string().contains("not you"));
+        place.state.lock().unwrap().refused_from = None;
+    };
+    for first in [&[][..], &[("out-00000-of-00001.csv", "old")]] {
+        let place = interrupted_replacement(first);
+        without_columns(&place);
+        for resume in [true, false] {
+            let done = place.export(|options| options.resume = resume);
+            let error = done.unwrap_err().to_string();
+            assert!(error.contains("--overwrite begins anew"), "{error}");
+            assert!(!error.contains("--resume"), "{error}");
+        }
+        let reads = place.state.lock().unwrap().reads;
+        let anew = place.export(|options| (options.overwrite, options.files) = (true, Some(2)));
+        assert_eq!(anew.unwrap().rows, 10);
+        assert_eq!(place.state.lock().unwrap().reads, reads + 2, "none was whole");
+        assert_eq!(place.files().len(), 2);
+    }
 }
 
 #[test]

@@ -428,6 +428,6 @@ fn wrong_files_and_places_are_refused_in_words() {
     }
     let mut nowhere = place;
     nowhere.endpoint = "127.0.0.1:1".to_owned();
-    let (code, text) = nowhere.tepui("import", "t", &["good.csv"]);
+    let (code, text) = nowhere.tepui("import", "t", &["good.csv", "--restart"]);
     assert!(code == 1 && text.contains("127.0.0.1:1"), "{text}");
 }
