@@ -3,7 +3,7 @@
 //! A row of which several records write goes into different batches, of which the later one says that it has to wait
 //! ([`Batch::waits`]): within a request, and between requests under way, nothing says which of two writes is the later.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use bytes::Bytes;
 
@@ -67,6 +67,15 @@ pub struct Cut {
     pub rows: usize,
     /// Batches that may be under way, or wait, at the same time.
     pub window: usize,
+    /// Bytes that they have together, or one of them alone.
+    pub window_bytes: usize,
+}
+
+/// What is kept of a batch that may be under way.
+struct Sent {
+    number: u64,
+    bytes: usize,
+    keys: Vec<Bytes>,
 }
 
 /// A row, or what is left of it.
@@ -88,22 +97,27 @@ pub struct Batches<'a> {
     records: u64,
     /// What was read of a row and is in no batch yet. The cells of a large row go one part after the other: none is moved twice.
     rest: Option<Rest>,
-    /// The number of the batch in which a row was written last.
+    /// The number of the batch in which a row was written last: this one, or one that may be under way.
     recent: HashMap<Bytes, u64>,
+    /// Those that may be under way, the oldest first, and their bytes.
+    sent: VecDeque<Sent>,
+    sent_bytes: usize,
     number: u64,
+    /// An error where nobody wants more of it.
+    check: Box<dyn Fn() -> Result<()> + 'a>,
     ended: bool,
     /// Why the rest of the file cannot be read: told after what was read.
     broken: Option<Error>,
 }
 
 impl<'a> Batches<'a> {
-    /// Opens a file, and goes behind what is dealt with of it.
+    /// Opens a file, and goes behind what is dealt with of it. An error of `check`, which is asked before each record, ends it.
     pub fn open(
         state: &'a FileState,
         options: &ReadOptions,
         families: &'a dyn Families,
         cut: Cut,
-        check: impl Fn() -> Result<()>,
+        check: impl Fn() -> Result<()> + 'a,
     ) -> Result<Self> {
         let position = Position::default();
         let mut source = format::open(&state.file.path, options, &position)?;
@@ -126,7 +140,10 @@ impl<'a> Batches<'a> {
             records: state.records,
             rest: None,
             recent: HashMap::new(),
+            sent: VecDeque::new(),
+            sent_bytes: 0,
             number: 0,
+            check: Box::new(check),
             ended: false,
             broken: None,
         })
@@ -142,9 +159,11 @@ impl<'a> Batches<'a> {
             return Ok(None);
         }
         let mut batch = Batch::default();
+        self.number += 1;
         if let Err(error) = self.fill(&mut batch) {
             self.broken = Some(error);
         }
+        self.keep(&batch);
         // A row of which a part is still to come is not dealt with.
         batch.step.records = self.records - u64::from(self.rest.is_some());
         batch.step.under_way = batch.entries.last().is_some_and(|entry| !entry.last);
@@ -154,8 +173,6 @@ impl<'a> Batches<'a> {
     }
 
     fn fill(&mut self, batch: &mut Batch) -> Result<()> {
-        self.number += 1;
-        self.forget();
         let (mut records, mut mutations) = (0, 0);
         while records < self.cut.rows
             && batch.bytes < BATCH_BYTES
@@ -195,7 +212,7 @@ impl<'a> Batches<'a> {
                 self.rest = Some(row);
                 part
             };
-            batch.waits |= before.is_some_and(|last| self.under_way(last));
+            batch.waits |= before.is_some();
             self.recent.insert(key.clone(), self.number);
             mutations += taken.0;
             batch.bytes += key.len() + taken.1;
@@ -227,6 +244,7 @@ impl<'a> Batches<'a> {
 
     /// The next record of the file; an error says behind which one it is.
     fn next_record(&mut self) -> Result<Option<Record>> {
+        (self.check)()?;
         let next = self.source.next();
         next.map_err(|error| error.context(place(self.records, &self.position)))
     }
@@ -319,19 +337,22 @@ impl<'a> Batches<'a> {
         Ok(())
     }
 
-    /// Drops the rows of batches that are no longer under way.
-    fn forget(&mut self) {
-        let kept = self.cut.window.saturating_mul(self.cut.rows);
-        if self.recent.len() > kept.saturating_mul(2) {
-            let mut recent = std::mem::take(&mut self.recent);
-            recent.retain(|_, last| self.under_way(*last));
-            self.recent = recent;
+    /// Keeps the rows of a batch for as long as it may be under way, and drops those of batches that no longer are once it is.
+    fn keep(&mut self, batch: &Batch) {
+        // As much as it takes of what all of them may have.
+        let bytes = batch.bytes.min(self.cut.window_bytes);
+        let keys = batch.entries.iter().map(|entry| entry.row.key.clone()).collect();
+        self.sent_bytes += bytes;
+        self.sent.push_back(Sent { number: self.number, bytes, keys });
+        while self.sent.len() > self.cut.window || self.sent_bytes > self.cut.window_bytes {
+            let Some(Sent { number, bytes, keys }) = self.sent.pop_front() else { return };
+            self.sent_bytes -= bytes;
+            for key in keys {
+                if self.recent.get(&key) == Some(&number) {
+                    self.recent.remove(&key);
+                }
+            }
         }
-    }
-
-    /// Whether a batch of this number may not be acknowledged yet.
-    fn under_way(&self, number: u64) -> bool {
-        number + self.cut.window as u64 >= self.number
     }
 }
 
@@ -346,6 +367,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::error::ErrorKind;
     use crate::files::{self, Unfinished};
     use crate::format::golden::golden_file;
     use crate::format::{Sink as _, avro, csv};
@@ -372,7 +394,7 @@ mod tests {
     /// All batches of a file, and the error that it ends with.
     fn batches(state: &FileState, rows: usize) -> (Vec<Batch>, Option<String>) {
         let options = ReadOptions { format: None, csv: csv::Options::default() };
-        let cut = Cut { rows, window: 3 };
+        let cut = Cut { rows, window: 3, window_bytes: 64 * MIB };
         let mut found = Vec::new();
         let opened = Batches::open(state, &options, &OneFamily, cut, || Ok(()));
         let mut source = match opened {
@@ -445,6 +467,50 @@ mod tests {
         let records: Vec<u64> = batches.iter().map(|batch| batch.step.records).collect();
         assert_eq!(records, [2, 3, 5, 7, 9, 11, 13, 14]);
         assert!(batches.last().unwrap().step.done);
+    }
+
+    #[test]
+    fn keys_are_kept_of_batches_that_may_be_under_way_and_of_no_others() {
+        let dir = tempfile::tempdir().unwrap();
+        // Batches of two rows, each key in two that follow each other, and again much later.
+        let key = |n: usize| ((n / 2 + n % 2) % 9).to_string();
+        let rows: Vec<Row> = (0..39).map(|n| row(&key(n), "f", 1, MIB / 2)).collect();
+        let file = avro_file(dir.path(), &rows);
+        let options = ReadOptions { format: None, csv: csv::Options::default() };
+        // By their number, by their bytes, and where one has more than all may have.
+        for (window, window_bytes, most) in
+            [(3, 64 * MIB, 3), (100, 5 * MIB / 2, 2), (100, MIB / 4, 1)]
+        {
+            let cut = Cut { rows: MUTATIONS_MAX, window, window_bytes };
+            let mut source = Batches::open(&file, &options, &OneFamily, cut, || Ok(())).unwrap();
+            let mut last = VecDeque::new();
+            while let Some(batch) = source.next_batch().unwrap() {
+                let is_sent =
+                    |entry: &Entry| last.iter().flatten().any(|key: &Bytes| *key == entry.row.key);
+                assert_eq!(batch.waits, batch.entries.iter().any(is_sent));
+                last.push_back(batch.entries.into_iter().map(|entry| entry.row.key).collect());
+                last.drain(..last.len().saturating_sub(most));
+                let sent: BTreeSet<&Bytes> = last.iter().flat_map(|keys: &Vec<_>| keys).collect();
+                assert_eq!(source.recent.keys().collect::<BTreeSet<_>>(), sent);
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_nobody_wants_more_of_ends_between_two_records() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = csv_file(dir.path(), &["a", "b", "c", "d"]);
+        let options = ReadOptions { format: None, csv: csv::Options::default() };
+        let cut = Cut { rows: 500, window: 3, window_bytes: 64 * MIB };
+        let asked = std::cell::Cell::new(0);
+        let check = || {
+            asked.set(asked.get() + 1);
+            if asked.get() > 2 { Err(Error::interrupted("enough")) } else { Ok(()) }
+        };
+        let mut source = Batches::open(&file, &options, &OneFamily, cut, check).unwrap();
+        assert_eq!(source.next_batch().unwrap().unwrap().entries.len(), 2);
+        let error = source.next_batch().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Interrupted);
     }
 
     #[test]

@@ -34,7 +34,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 use crate::format::rejected::Line;
 use crate::format::{self, ReadOptions};
-use crate::held::{Held, Room};
+use crate::held::{HELD_BYTES_MAX, Held, Room};
 use crate::journal::{Asked, Earlier, FileState, Found, Journal, Step};
 use crate::row::MUTATIONS_MAX;
 use crate::write::{Entry, Refused, write};
@@ -385,6 +385,7 @@ impl Shared<'_> {
             rows: self.import.batch_rows,
             // Those under way, those that wait, and one that either thread has in its hands.
             window: self.import.in_flight + QUEUED_BATCHES + 1,
+            window_bytes: HELD_BYTES_MAX as usize,
         };
         let check = || {
             if batches.is_closed() {
