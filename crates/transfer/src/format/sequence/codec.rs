@@ -24,6 +24,11 @@ pub enum Codec {
 /// The class that stands for zlib, which is what is written.
 pub const ZLIB_CLASS: &str = "org.apache.hadoop.io.compress.DefaultCodec";
 
+/// What a byte of LZ4 stands for at most: one that adds its value to the length of a match, its format has it.
+const LZ4_EXPANSION_MAX: usize = 255;
+/// What else the first and the last byte of a match stand for, rounded up.
+const LZ4_EXPANSION_EXTRA: usize = 64;
+
 impl Codec {
     /// The codec of a class.
     pub fn of_class(class: &str) -> Result<Self> {
@@ -90,8 +95,12 @@ impl Codec {
                         let plain = snap::raw::Decoder::new().decompress_vec(chunk);
                         plain.map_err(|e| wrong(e.to_string()))?
                     }
-                    _ => lz4_flex::block::decompress(chunk, room)
-                        .map_err(|e| wrong(e.to_string()))?,
+                    _ => {
+                        // So much is made and cleared for each chunk: by what is claimed, it would be a gigabyte for one of a byte.
+                        let most = chunk.len() * LZ4_EXPANSION_MAX + LZ4_EXPANSION_EXTRA;
+                        lz4_flex::block::decompress(chunk, room.min(most))
+                            .map_err(|e| wrong(e.to_string()))?
+                    }
                 };
                 if plain.is_empty() || plain.len() > room {
                     return Err(wrong("a chunk is not what its block says".to_owned()));
@@ -175,6 +184,19 @@ mod tests {
             assert!(codec.decompress(&bytes, plain.len() - 1).is_err(), "{codec:?}");
             assert!(codec.decompress(&bytes[..bytes.len() - 9], plain.len()).is_err(), "{codec:?}");
         }
+    }
+
+    #[test]
+    fn many_tiny_chunks_of_a_large_block_take_no_longer_than_their_bytes() {
+        // A chunk of one byte clears no more than that: clearing what the block claims for each would be some terabytes.
+        let (tiny, claimed) = (200_000, 30 << 20);
+        let chunk = |bytes: &[u8]| [&(bytes.len() as u32).to_be_bytes(), bytes].concat();
+        let rest = lz4_flex::block::compress(&vec![0; claimed - tiny]);
+        let begun = [&(claimed as u32).to_be_bytes()[..], &chunk(&[0x10, 7]).repeat(tiny)].concat();
+        let bytes = [begun, chunk(&rest)].concat();
+        let plain = Codec::Lz4.decompress(&bytes, 1 << 30).unwrap();
+        assert_eq!(plain.len(), claimed);
+        assert!(plain.starts_with(&vec![7; tiny]) && plain.ends_with(&vec![0; claimed - tiny]));
     }
 
     #[test]
