@@ -487,6 +487,13 @@ fn check(export: &Export) -> Result<()> {
     if !range.end.is_empty() && range.start >= range.end {
         return Err(Error::failed("the range of rows is empty: it ends before it starts"));
     }
+    let families = &export.selection.families;
+    let is_left_out = |column: &&Column| !families.is_empty() && !families.contains(&column.family);
+    if let Some(Column { family, .. }) = export.columns.iter().find(is_left_out) {
+        return Err(Error::failed(format!(
+            "--columns names family {family:?}, which --families leaves out"
+        )));
+    }
     match export.format {
         Format::Rejected => Err(Error::failed("that format is of imports alone")),
         Format::Csv if versions.is_some_and(|versions| versions > 1) => {

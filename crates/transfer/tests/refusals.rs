@@ -1105,6 +1105,19 @@ fn an_export_goes_on_only_where_a_server_listens_unless_all_its_files_are_whole(
 }
 
 #[test]
+fn columns_of_a_family_that_is_left_out_are_refused() {
+    let place = planned([]);
+    let families = |families: &[&str]| {
+        let families = families.iter().map(|family| (*family).to_owned()).collect();
+        place.export(|options| options.selection.families = families)
+    };
+    let error = families(&["g"]).unwrap_err().to_string();
+    assert!(error.contains("family \"f\", which --families leaves out"), "{error}");
+    assert!(place.files().is_empty() && place.state.lock().unwrap().reads == 0);
+    assert_eq!(families(&["f"]).unwrap().rows, 10);
+}
+
+#[test]
 fn an_export_of_another_number_of_files_replaces_all_earlier_ones() {
     let first = ["out-00000-of-00003.csv", "out-00001-of-00003.csv", "out-00000-of-00001.csv"];
     let place = interrupted_replacement(&first.map(|name| (name, "old")));
