@@ -336,6 +336,7 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
         }
     };
     let count = state.shards.len();
+    let is_whole = (0..count).all(|index| state.is_whole(&export.output, index));
     bar.set_length(count as u64);
     bar.set_position(state.shards.iter().filter(|shard| shard.done.is_some()).count() as u64);
     let next = AtomicUsize::new(0);
@@ -400,7 +401,9 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     let unreadable = unreadable.into_inner();
     check_read(unreadable.map_err(|_| Error::failed("a thread panicked"))?, count)?;
     if !state.placing {
-        check_still(export, &state, stop)?;
+        // Nothing was asked of the server where all files were whole.
+        let first = is_whole.then_some(bar);
+        check_still(export, &state, first, stop)?;
     }
     if state.replaces {
         // From here on there is no way back, and nothing of the table is needed to go on.
@@ -692,11 +695,22 @@ async fn check_table(
 }
 
 /// The same once all files are whole: while they were written, nothing was said of a table that was made anew. One that is gone was
-/// there until all of it was read.
-fn check_still(export: &Export, state: &State, stop: &Stop) -> Result<()> {
+/// there until all of it was read. Where that is the `first` that is asked of the server, one that is not there is an error at once, and
+/// the bar says why it waits.
+fn check_still(
+    export: &Export,
+    state: &State,
+    first: Option<&ProgressBar>,
+    stop: &Stop,
+) -> Result<()> {
+    let runtime = runtime()?;
     let mut patience = Patience::new(export.retry_for, stop.clone());
+    if let Some(bar) = first.filter(|_| state.token.is_some()) {
+        runtime.block_on(Client::connect(&export.target, stop))?;
+        patience = Patience::first(export.retry_for, stop.clone(), bar);
+    }
     let asked = Client::table_at_end(&export.target, state.token.as_deref(), &mut patience);
-    match runtime()?.block_on(asked)? {
+    match runtime.block_on(asked)? {
         TableNow::Same | TableNow::Gone => Ok(()),
         TableNow::Another => Err(made_anew(state)),
     }

@@ -1086,9 +1086,7 @@ fn an_export_does_not_go_on_from_another_server() {
 fn an_export_goes_on_only_where_a_server_listens_unless_all_its_files_are_whole() {
     let place = interrupted_replacement(&[("out-00000-of-00001.csv", "old")]);
     // The server where it began is gone.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let endpoint = listener.local_addr().unwrap().to_string();
-    drop(listener);
+    let endpoint = nowhere();
     let path = place.dir.path().join(".out.export.json");
     let state = std::fs::read_to_string(&path).unwrap().replace(&place.endpoint, &endpoint);
     std::fs::write(&path, &state).unwrap();
@@ -1097,10 +1095,19 @@ fn an_export_goes_on_only_where_a_server_listens_unless_all_its_files_are_whole(
         let target = target.clone();
         place.export(|options| (options.resume, options.target) = (true, target))
     };
-    let error = resume().unwrap_err().to_string();
-    assert!(error.starts_with(&format!("endpoint {endpoint:?}: ")), "{error}");
-    std::fs::write(&path, state.replace("\"done\": null", "\"done\": [5, 5, 9]")).unwrap();
+    let is_refused = || {
+        let error = resume().unwrap_err().to_string();
+        assert!(error.starts_with(&format!("endpoint {endpoint:?}: ")), "{error}");
+    };
+    is_refused();
+    let whole = state.replace("\"done\": null", "\"done\": [5, 5, 9]");
     std::fs::write(place.dir.path().join(".out-00001-of-00002.csv.new"), "new 1").unwrap();
+    // Whether the table is still the one that it was, only a server says.
+    let with_token = whole.replace("\"token\": null", "\"token\": \"first\"");
+    assert_ne!(with_token, whole);
+    std::fs::write(&path, with_token).unwrap();
+    is_refused();
+    std::fs::write(&path, whole).unwrap();
     assert_eq!(resume().unwrap().files, 2);
 }
 
