@@ -160,6 +160,9 @@ struct State {
     selection: Selection,
     timestamps: Timestamps,
     columns: Vec<Column>,
+    /// Whether somebody has named them, and misses no others.
+    #[serde(default)]
+    columns_named: bool,
     shards: Vec<Shard>,
     /// There is an earlier export: files are hidden until all of them are whole.
     #[serde(default)]
@@ -339,6 +342,7 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     let is_whole = (0..count).all(|index| state.is_whole(&export.output, index));
     bar.set_length(count as u64);
     bar.set_position(state.shards.iter().filter(|shard| shard.done.is_some()).count() as u64);
+    let misses_columns = state.format == Format::Csv && !state.columns_named;
     let next = AtomicUsize::new(0);
     let shared = Mutex::new((&mut state, Pace::of_files()));
     let unreadable: Mutex<Vec<(usize, Error)>> = Mutex::default();
@@ -363,7 +367,8 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
                     client.insert(Client::connect_lazily(&export.target)?)
                 }
             };
-            let part = Part { export, columns: &columns, range: &range, path: &path, stop };
+            let (columns, range, path) = (&columns, &range, &*path);
+            let part = Part { export, columns, misses_columns, range, path, stop };
             let done = part.transfer(&runtime, client.clone());
             let whole = match done.map_err(|error| error.context(path.display())) {
                 Err(error) if error.kind() == ErrorKind::Unreadable => {
@@ -754,6 +759,7 @@ async fn plan(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<State> 
         selection: export.selection.clone(),
         timestamps: export.timestamps,
         columns,
+        columns_named: !export.columns.is_empty(),
         shards,
         replaces: false,
         placing: false,
@@ -832,6 +838,8 @@ type Chunk = Option<(Vec<Row>, Held)>;
 struct Part<'a> {
     export: &'a Export,
     columns: &'a [Column],
+    /// Whether cells of other columns are counted.
+    misses_columns: bool,
     range: &'a Range,
     path: &'a Path,
     stop: &'a Stop,
@@ -885,8 +893,6 @@ impl Part<'_> {
         let (unfinished, file) = Unfinished::create(self.path)?;
         let mut sink = sink(self.export, self.columns, file)?;
         let (mut rows, mut cells, mut left_out) = (0, 0, 0);
-        // Of columns that were named, nobody misses the others.
-        let has_all = self.export.format == Format::Csv && self.export.columns.is_empty();
         while let Some(chunk) = queue.blocking_recv() {
             let Some((chunk, held)) = chunk else {
                 let file = sink.finish()?;
@@ -897,7 +903,7 @@ impl Part<'_> {
                 let written = sink.write(&row)? as u64;
                 rows += u64::from(written > 0);
                 cells += written;
-                if has_all {
+                if self.misses_columns {
                     left_out += (row.cells.len() as u64).saturating_sub(written);
                 }
             }

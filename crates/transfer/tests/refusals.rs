@@ -1342,6 +1342,29 @@ fn cells_of_columns_that_came_after_the_scan_for_columns_are_counted() {
 }
 
 #[test]
+fn whether_columns_were_named_is_what_the_export_was_begun_with() {
+    for begun_with_names in [false, true] {
+        // The first read after a scan for columns finds another one, if there is a scan; each read does.
+        let other_from = Some(if begun_with_names { 1 } else { 2 });
+        let samples = vec![("r5", 50), ("", 100)];
+        let place = Place::new(State { other_from, samples, ..State::default() });
+        let export = |with_names: bool, resume| {
+            place.export(|export| {
+                (export.files, export.resume) = (Some(2), resume);
+                if !with_names {
+                    export.columns = Vec::new();
+                }
+            })
+        };
+        place.state.lock().unwrap().refused_from = other_from;
+        assert!(export(begun_with_names, false).is_err());
+        place.state.lock().unwrap().refused_from = None;
+        let summary = export(!begun_with_names, true).unwrap();
+        assert_eq!(summary.left_out, u64::from(!begun_with_names));
+    }
+}
+
+#[test]
 fn an_export_leaves_nothing_of_one_in_another_format_that_was_interrupted() {
     let samples = vec![("r5", 100), ("", 200)];
     let place = Place::new(State { samples, refused_from: Some(2), ..State::default() });
