@@ -38,7 +38,7 @@ use crate::held::{HELD_BYTES_MAX, Held, Room};
 use crate::journal::{Asked, Earlier, FileState, Found, Journal, Step};
 use crate::row::MUTATIONS_MAX;
 use crate::write::{Entry, Refused, write};
-use crate::{joined, lock, lock_file, runtime};
+use crate::{joined, lock, lock_file, patterns, runtime};
 
 /// Batches that were read and wait for a request to end: enough that neither thread waits for the other's next
 /// move, few enough to be little beside those under way.
@@ -136,7 +136,7 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     let own = [&import.state, &import.rejected, &import.rejected_dry].map(PathBuf::as_path);
     // It is noted in the state.
     files::check_name(&import.rejected)?;
-    let paths = files::expand(&import.names, &own)?;
+    let paths = patterns::expand(&import.names, &own)?;
     for path in &paths {
         format::check(path, &import.read)?;
     }

@@ -19,6 +19,7 @@ pub mod fuzzing;
 mod held;
 pub mod import;
 pub mod journal;
+pub mod patterns;
 pub mod row;
 pub mod scan;
 pub mod write;
