@@ -48,7 +48,7 @@ pub fn read_chunks(data: &[u8]) {
 pub fn transfer_state(data: &[u8]) {
     crate::journal::fuzz(data);
     if let Ok(text) = std::str::from_utf8(data) {
-        crate::export::fuzz(text);
+        crate::export_state::fuzz(text);
     }
 }
 
@@ -91,7 +91,7 @@ mod tests {
     fn the_states_that_are_changed_are_good_before() {
         let [import, export] = STATES;
         assert!(crate::journal::is_good(import));
-        assert!(crate::export::is_good(std::str::from_utf8(export).unwrap()));
+        assert!(crate::export_state::is_good(std::str::from_utf8(export).unwrap()));
     }
 
     #[test]
@@ -113,10 +113,10 @@ mod tests {
         for count in ["9,", "12,", "300]"] {
             let (_, end) = count.split_at(count.len() - 1);
             let state = changed(export, count, &format!("{most}{end}"));
-            assert!(!crate::export::is_good(&state), "{state}");
+            assert!(!crate::export_state::is_good(&state), "{state}");
         }
         let state = changed(export, "\"left_out\": 1", &format!("\"left_out\": {most}"));
-        assert!(!crate::export::is_good(&state));
+        assert!(!crate::export_state::is_good(&state));
     }
 
     proptest! {

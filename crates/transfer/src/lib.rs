@@ -13,6 +13,7 @@ pub mod batch;
 pub mod client;
 pub mod error;
 pub mod export;
+mod export_state;
 pub mod files;
 pub mod format;
 pub mod fuzzing;
