@@ -257,16 +257,21 @@ impl Tablet {
             .map_or(0, |retention| u64::try_from(retention.as_micros()).unwrap_or(u64::MAX).max(1));
         let (tail, id) = (&self.core().changes.tail, self.id().0);
         // No flush or compaction takes cells away meanwhile: those that rules let go are named from here on.
-        let _manifest = self.lock_manifest();
+        let manifest = self.lock_manifest();
         // No batch takes its sequence meanwhile.
-        let _writer = self.lock_writer();
+        let writer = self.lock_writer();
         let after = self.core().pipeline.hlc().reserve(1);
         let before = self.changes_kept_micros().swap(micros, Ordering::AcqRel);
         if before == 0 && micros > 0 {
             tail.begin(id, after);
         } else if micros == 0 {
             tail.end(id);
-            self.changed().notify_waiters();
+            self.tell_changes_ended();
+        }
+        drop((writer, manifest));
+        if (before == 0) != (micros == 0) {
+            // A walk that was in the midst of a row left it as it is.
+            self.collect_anew();
         }
         after
     }

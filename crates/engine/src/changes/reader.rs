@@ -9,8 +9,11 @@
 //! visible; or an error says why not. A change that was moved from a segment into a file, and a file that was removed,
 //! while it was being looked for, is looked for again.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+use futures::future::{Either, select};
 
 use super::file::{ChangeFile, OpenChangeFile};
 use super::tail::Next;
@@ -164,16 +167,24 @@ impl ChangeReader {
     /// Resolves when there is something to read, or an error to be told.
     pub async fn ready(&self) -> Result<()> {
         loop {
-            let changed = self.tablet.changed().notified();
-            let mut changed = std::pin::pin!(changed);
+            let mut changed = pin!(self.tablet.changed().notified());
+            let mut ended = pin!(self.tablet.changes_ended().notified());
             changed.as_mut().enable();
+            ended.as_mut().enable();
             self.check()?;
             let core = self.tablet.core();
-            match core.changes.tail.next(self.tablet.id().0, self.position) {
+            let seq = match core.changes.tail.next(self.tablet.id().0, self.position) {
                 // Before it there may be something on disk, if it is visible; what is not was not read there either.
-                Next::After(_) => return core.pipeline.wait_recorded(self.position + 1).await,
-                Next::At(seq) => return core.pipeline.wait_recorded(seq).await,
-                Next::Nothing => changed.await,
+                Next::After(_) => self.position + 1,
+                Next::At(seq) => seq,
+                Next::Nothing => {
+                    changed.await;
+                    continue;
+                }
+            };
+            match select(pin!(core.pipeline.wait_recorded(seq)), ended).await {
+                Either::Left((recorded, _)) => return recorded,
+                Either::Right(_) => {}
             }
         }
     }

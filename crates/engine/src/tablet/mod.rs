@@ -138,6 +138,8 @@ pub struct Tablet {
     changes_kept_micros: AtomicU64,
     /// Rung when a change was written that is kept, and when there are to be no more.
     changed: Notify,
+    /// Rung when there are to be no more changes that are kept.
+    changes_ended: Notify,
     dropped: AtomicBool,
     /// The engine is closed: no edit of the manifest is written any more. Set under the manifest's lock.
     sealed: AtomicBool,
@@ -256,6 +258,7 @@ impl Tablet {
             looks: Looks::default(),
             changes_kept_micros: AtomicU64::new(0),
             changed: Notify::new(),
+            changes_ended: Notify::new(),
             dropped: AtomicBool::new(false),
             sealed: AtomicBool::new(false),
         })
@@ -391,7 +394,7 @@ impl Tablet {
         }
         drop(manifest);
         self.core.room.notify_waiters();
-        self.changed.notify_waiters();
+        self.tell_changes_ended();
         self.core.changes.forget(self.id);
         self.core.setbacks.forget(self.id);
         held
@@ -412,6 +415,20 @@ impl Tablet {
 
     pub(crate) fn changed(&self) -> &Notify {
         &self.changed
+    }
+
+    pub(crate) fn changes_ended(&self) -> &Notify {
+        &self.changes_ended
+    }
+
+    pub(crate) fn tell_changes_ended(&self) {
+        self.changed.notify_waiters();
+        self.changes_ended.notify_waiters();
+    }
+
+    /// What is kept of its changes, and so how its garbage goes, has changed: none of it is taken for looked at.
+    pub(crate) fn collect_anew(&self) {
+        self.picks().collector.begin_anew();
     }
 
     /// Refuses further edits of the manifest: the directory is about to be somebody else's.

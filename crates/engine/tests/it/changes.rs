@@ -340,6 +340,16 @@ fn a_reader_is_told_when_the_history_ends() {
         let error = ready.as_mut().now_or_never().expect("it ends").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Expired);
     }
+    // One that stands before what is in memory, and waits for what the log is to have.
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let reader = kept.tablet.changes_after(begun - 1);
+    {
+        let mut ready = std::pin::pin!(reader.ready());
+        assert!(ready.as_mut().now_or_never().is_none());
+        kept.tablet.keep_changes(None);
+        let error = ready.as_mut().now_or_never().expect("it ends").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Expired);
+    }
     let begun = kept.tablet.keep_changes(Some(DAY));
     let reader = kept.tablet.changes_after(begun);
     kept.engine.drop_tablet(kept.tablet.id()).unwrap();

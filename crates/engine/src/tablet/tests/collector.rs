@@ -567,3 +567,36 @@ fn a_look_by_rules_that_have_changed_meanwhile_does_not_count() {
     assert_eq!(ruled.cells(), [3_000]);
     assert!(ruled.rig.tablet.claim_to_look().is_none(), "all was looked at");
 }
+
+#[test]
+fn a_walk_in_which_a_stream_is_disabled_and_enabled_again_leaves_no_row_out() {
+    for nth in 0_u64.. {
+        let memory = Arc::new(MemoryFiles::new());
+        let files = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
+        let seen = Arc::clone(&files) as Arc<dyn Files>;
+        let ruled = Ruled::over(GcRule::MaxVersions(1), memory, seen);
+        let tablet = &ruled.rig.tablet;
+        tablet.keep_changes(Some(DAY));
+        ruled.put(&[1_000, 2_000]);
+        block_on(tablet.flush()).unwrap();
+        let look = tablet.claim_to_look().unwrap();
+        let (of, reads) = (Arc::downgrade(tablet), Arc::new(AtomicU64::new(0)));
+        let counted = Arc::clone(&reads);
+        files.before_read(Some(Arc::new(move |_| {
+            if counted.fetch_add(1, Ordering::Relaxed) == nth {
+                of.upgrade().unwrap().keep_changes(None);
+            }
+        })));
+        look.run().unwrap();
+        files.before_read(None);
+        tablet.keep_changes(Some(DAY));
+        if let Some(look) = tablet.claim_to_look() {
+            look.run().unwrap();
+        }
+        assert_eq!(ruled.cells(), [2_000], "disabled before read {nth}");
+        if reads.load(Ordering::Relaxed) <= nth {
+            assert!(nth > 1, "the walk reads the file, and then the row");
+            break;
+        }
+    }
+}
