@@ -77,7 +77,7 @@ impl ChangeLog {
                     paced = writer.len();
                 }
             }
-            let Some(file) = writer.finish()? else { return Ok(None) };
+            let Some(file) = writer.finish(&self.lists)? else { return Ok(None) };
             files.rename(&unfinished, &self.dir.join(file.name()))?;
             core.sync_dir(&self.dir)?;
             Ok(Some(file))

@@ -186,7 +186,7 @@ impl ChangeLog {
                     continue;
                 }
                 looks -= 1;
-                match file.tablets(core.env.files.as_ref(), &self.dir) {
+                match file.tablets(core.env.files.as_ref(), &self.dir, &self.lists) {
                     Ok(_) => {}
                     // It may be opened in a minute: until then nobody knows whose changes would be lost with it.
                     Err(error) if error.kind() == ErrorKind::Exhausted => {

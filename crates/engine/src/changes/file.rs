@@ -18,9 +18,9 @@
 //! index at the end says where each tablet's are, so that a reader of one tablet reads nothing of the others. A file
 //! is written under another name and renamed when it is complete and synced: one with this name is whole.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 
@@ -31,7 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 use crate::limits::VERSIONS_READ_MAX;
 use crate::log::record::{Magic, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, RecordFile, RecordWriter};
-use crate::log::{BatchHead, decode_batch};
+use crate::log::{BatchHead, decode_batch, lock};
 
 /// The magic of change files.
 pub const MAGIC: Magic = *b"TEPUICHG";
@@ -86,7 +86,33 @@ pub struct ChangeFile {
     /// Its bytes.
     pub bytes: u64,
     /// Its tablets, once somebody has looked.
-    tablets: OnceLock<Vec<u64>>,
+    tablets: OnceLock<Arc<[u64]>>,
+}
+
+/// The lists of tablets of all files. Of those with the same tablets, as most of a hundred thousand are, there is one list.
+#[derive(Debug, Default)]
+pub(super) struct TabletLists {
+    lists: Mutex<HashSet<Arc<[u64]>>>,
+}
+
+impl TabletLists {
+    /// The tablets of these blocks, in order.
+    fn of(&self, blocks: &[BlockPlace]) -> Arc<[u64]> {
+        let mut tablets: Vec<u64> = blocks.iter().map(|block| block.tablet).collect();
+        tablets.sort_unstable();
+        tablets.dedup();
+        let mut lists = lock(&self.lists);
+        if let Some(list) = lists.get(tablets.as_slice()) {
+            return Arc::clone(list);
+        }
+        if lists.len() == lists.capacity() {
+            // Before it grows, those that no file has any more go.
+            lists.retain(|list| Arc::strong_count(list) > 1);
+        }
+        let list: Arc<[u64]> = tablets.into();
+        lists.insert(Arc::clone(&list));
+        list
+    }
 }
 
 impl ChangeFile {
@@ -111,18 +137,20 @@ impl ChangeFile {
 
     /// The tablets that it has batches of, where somebody has looked: [`Self::tablets`] does not block then.
     pub(super) fn known_tablets(&self) -> Option<&[u64]> {
-        self.tablets.get().map(Vec::as_slice)
+        self.tablets.get().map(AsRef::as_ref)
     }
 
     /// The tablets that it has batches of. Blocks, for the first call.
-    pub(super) fn tablets(&self, files: &dyn Files, dir: &Path) -> Result<&[u64]> {
+    pub(super) fn tablets(
+        &self,
+        files: &dyn Files,
+        dir: &Path,
+        lists: &TabletLists,
+    ) -> Result<&[u64]> {
         if self.known_tablets().is_none() {
             let opened = OpenChangeFile::open(files, &dir.join(self.name()), self.segment)?;
-            let mut tablets: Vec<u64> = opened.blocks.iter().map(|block| block.tablet).collect();
-            tablets.sort_unstable();
-            tablets.dedup();
             // Whoever else has looked has found the same.
-            let _ = self.tablets.set(tablets);
+            let _ = self.tablets.set(lists.of(&opened.blocks));
         }
         Ok(self.known_tablets().unwrap_or_default())
     }
@@ -262,10 +290,14 @@ fn parse_block(block: Bytes) -> Parsed<Vec<Bytes>> {
         }
         _ => return Err(input.malformed("a block of an unknown kind or a wrong length")),
     };
+    // Of an earlier version: a large batch with smaller ones before it, each of which would keep all of it in memory.
+    let is_large = raw.len() > 2 * BLOCK_BYTES;
     let mut input = BytesReader::new(raw);
     let mut batches = Vec::new();
     while !input.is_empty() {
-        batches.push(input.bytes()?);
+        let batch = input.bytes()?;
+        let copied = is_large && batch.len() < BLOCK_BYTES;
+        batches.push(if copied { Bytes::copy_from_slice(&batch) } else { batch });
     }
     Ok(batches)
 }
@@ -328,6 +360,10 @@ impl ChangeFileWriter {
 
     /// Adds a batch as it is in the log; those of a tablet come in the order of their sequences.
     pub(super) fn add(&mut self, head: BatchHead, payload: &[u8]) -> Result<()> {
+        if payload.len() >= BLOCK_BYTES {
+            // It has a block to itself: whoever wants those before it would have all of it in memory.
+            self.write(head.tablet)?;
+        }
         let block = self.open.entry(head.tablet).or_default();
         let before = block.raw.len();
         if before == 0 {
@@ -365,7 +401,7 @@ impl ChangeFileWriter {
     }
 
     /// Completes and syncs the file; `None` where nothing was added.
-    pub(super) fn finish(mut self) -> Result<Option<ChangeFile>> {
+    pub(super) fn finish(mut self, lists: &TabletLists) -> Result<Option<ChangeFile>> {
         let mut rest: Vec<u64> = self.open.keys().copied().collect();
         rest.sort_unstable();
         for tablet in rest {
@@ -391,10 +427,7 @@ impl ChangeFileWriter {
         self.writer.sync()?;
         let (segment, bytes) = (self.writer.file_id(), self.writer.len());
         let file = ChangeFile { segment, first_seq, last_seq, bytes, tablets: OnceLock::new() };
-        let mut tablets: Vec<u64> = self.blocks.iter().map(|block| block.tablet).collect();
-        tablets.sort_unstable();
-        tablets.dedup();
-        let _ = file.tablets.set(tablets);
+        let _ = file.tablets.set(lists.of(&self.blocks));
         Ok(Some(file))
     }
 }
@@ -462,7 +495,7 @@ mod tests {
             batch.set_first_seq(100 + 2 * i);
             writer.add(crate::log::batch_head(batch.bytes()).unwrap(), batch.bytes()).unwrap();
         }
-        let file = writer.finish().unwrap().unwrap();
+        let file = writer.finish(&TabletLists::default()).unwrap().unwrap();
         files.rename(path, &Path::new("/c").join(file.name())).unwrap();
         file
     }
@@ -486,6 +519,48 @@ mod tests {
                 assert_eq!(read, expected);
             }
         }
+    }
+
+    #[test]
+    fn files_of_the_same_tablets_share_their_list_and_what_no_file_has_goes() {
+        let lists = TabletLists::default();
+        let of = |tablets: &[u64]| {
+            let block =
+                |tablet| BlockPlace { tablet, first_seq: 1, last_seq: 1, offset: 0, bytes: 0 };
+            lists.of(&tablets.iter().copied().map(block).collect::<Vec<_>>())
+        };
+        let list = of(&[3, 1, 3]);
+        assert_eq!(*list, [1, 3]);
+        assert!(Arc::ptr_eq(&list, &of(&[1, 3])));
+        for tablet in 10..1_000 {
+            of(&[tablet]);
+        }
+        assert!(lists.lists.lock().unwrap().len() < 10);
+        assert!(Arc::ptr_eq(&list, &of(&[3, 1])));
+    }
+
+    #[test]
+    fn who_wants_small_batches_has_no_large_one_in_memory() {
+        let files = MemoryFiles::new();
+        files.create_dir_all(Path::new("/c")).unwrap();
+        let path = Path::new("/c/new.chg.new");
+        let mut writer = ChangeFileWriter::create(&files, path, 7).unwrap();
+        let mut raw = Vec::new();
+        for (i, bytes) in [100, 100, 1 << 20, 100].into_iter().enumerate() {
+            let i = i as u64;
+            let mut batch = encode_batch_of(source(i), 1, &put(i, bytes));
+            batch.set_first_seq(100 + 2 * i);
+            writer.add(crate::log::batch_head(batch.bytes()).unwrap(), batch.bytes()).unwrap();
+            put_bytes(&mut raw, batch.bytes());
+        }
+        writer.finish(&TabletLists::default()).unwrap();
+        let opened = OpenChangeFile::open(&files, path, 7).unwrap();
+        let batches = opened.blocks().iter().map(|block| opened.changes(block).unwrap().len());
+        assert_eq!(batches.collect::<Vec<_>>(), [2, 1, 1]);
+        // As earlier versions wrote them.
+        let batches = parse_block(Bytes::from(encode_block(raw))).unwrap();
+        assert_eq!(batches.len(), 4);
+        assert!(batches.iter().all(Bytes::is_unique), "none is a part of what the others are in");
     }
 
     #[test]

@@ -47,7 +47,7 @@ use crate::io::Files;
 use crate::log::{encode_batch, lock};
 use crate::tablet::{Tablet, TabletId};
 use expire::Expiry;
-use file::ChangeFile;
+use file::{ChangeFile, TabletLists};
 use horizon::Horizons;
 use present::{List, Listed};
 use tail::Tail;
@@ -146,6 +146,7 @@ pub(crate) struct ChangeLog {
     tail: Tail,
     /// By ascending segment, and so by ascending sequence.
     files: Mutex<Vec<Arc<ChangeFile>>>,
+    lists: TabletLists,
     /// Of positions below, not all changes are here any more.
     horizons: Horizons,
     list: Mutex<List>,
@@ -179,6 +180,7 @@ impl ChangeLog {
             bytes_max,
             tail: Tail::new(CHANGE_TAIL_BYTES_MAX),
             files: Mutex::new(found.into_iter().map(Arc::new).collect()),
+            lists: TabletLists::default(),
             horizons: Horizons::open(files, dir)?,
             list: Mutex::default(),
             written_bytes: AtomicU64::new(0),

@@ -42,7 +42,7 @@ const LOG_BYTES_MAX: u64 = 16 << 20;
 
 /// A place in the history of one tablet. It keeps no file open from one portion to the next: of readers whose clients have
 /// stalled there may be thousands.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ChangeReader {
     tablet: Arc<Tablet>,
     position: Seq,
@@ -239,7 +239,8 @@ impl ChangeReader {
                         return Ok(Some(Source::Unknown));
                     };
                     turn.looks = left;
-                    file.tablets(core.env.files.as_ref(), &core.changes.dir)?;
+                    let changes = &core.changes;
+                    file.tablets(core.env.files.as_ref(), &changes.dir, &changes.lists)?;
                 }
                 file => break (file, segment),
             }
