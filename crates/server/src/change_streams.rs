@@ -68,6 +68,10 @@ const END_SLACK_MICROS: i64 = 1_002_000;
 /// they would end long after there is room.
 const FENCE_AGAIN: Duration = Duration::from_secs(1);
 
+/// How long a stream waits for a fence: many syncs of a slow disk. Longer, and what there is to read would wait with it where the log is held up,
+/// and the heartbeat; with less, a heartbeat would tell of an older time than it could.
+const FENCE_WAIT: Duration = Duration::from_secs(1);
+
 /// What all change streams of a server share.
 pub struct ChangeStreams {
     tables: Arc<Tables>,
@@ -146,7 +150,7 @@ impl ChangeStreams {
         let begun = begin(request, &entry).await?;
         let now = self.clock.now_micros();
         let expires = entry.table.expiry_micros().unwrap_or(now);
-        let asked = asked(request, &entry, now, expires, begun)?;
+        let asked = asked(request, &entry, (now, self.tables.newest_micros()), expires, begun)?;
         answer.request_is_carried_out();
         let tablets: Vec<_> = entry
             .table
@@ -213,11 +217,12 @@ async fn begin(request: &ReadChangeStreamRequest, entry: &Entry<Table>) -> Resul
     }
 }
 
-/// Checks a request. `begun` is where it begins if it does not say so; `expires` is the time by which changes expire.
+/// Checks a request. `begun` is where it begins if it does not say so; `expires` is the time by which changes expire; `newest` the one by
+/// which something is in the future, since commits have the times up to there.
 fn asked(
     request: &ReadChangeStreamRequest,
     entry: &Entry<Table>,
-    now: i64,
+    (now, newest): (i64, i64),
     expires: i64,
     begun: Seq,
 ) -> Result<Asked> {
@@ -238,7 +243,7 @@ fn asked(
         Some(StartFrom::StartTime(time)) => {
             let time = micros("start_time", time)?;
             let skew = i64::try_from(CLOCK_SKEW_MAX.as_micros()).unwrap_or(i64::MAX);
-            if time > now.saturating_add(skew) {
+            if time > newest.saturating_add(skew) {
                 return Err(Error::field("start_time", "must not be in the future"));
             }
             if time < oldest {
@@ -459,11 +464,13 @@ impl ChangeStream {
         self.reader.as_ref().map_or(0, ChangeReader::position)
     }
 
-    /// Moves what is visible close to now.
+    /// Moves what is visible close to now, unless the log is held up.
     async fn fence(&self) -> Result<(), Status> {
         let Some(reader) = &self.reader else { return Ok(()) };
-        let fenced = reader.tablet().fence_changes().await;
-        fenced.map(|_| ()).map_err(|error| self.explain(error))
+        match tokio::time::timeout(FENCE_WAIT, reader.tablet().fence_changes()).await {
+            Ok(Err(error)) => Err(self.explain(error)),
+            Ok(Ok(_)) | Err(_) => Ok(()),
+        }
     }
 
     async fn read(&mut self) -> Result<Vec<Change>, Status> {

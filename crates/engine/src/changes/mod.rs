@@ -287,7 +287,8 @@ impl Tablet {
     /// A position at which everything is visible, in the log, and not older than a second or so: where a reader that has
     /// nothing to read stands, and where one begins that wants what is written from now on. Every change that was acknowledged before the call is at
     /// or below it; all that begins later is above, whichever way the wall clock is set. Where nothing was written for longer, an empty batch is: a position that only memory
-    /// knew could come again after a crash. While the log waits for space, or has failed, it is an older one, that of the last write.
+    /// knew could come again after a crash. While the log waits for space, or has waited for anything else for long, or has failed, it is an
+    /// older one, that of the last write.
     pub async fn fence_changes(&self) -> Result<Seq> {
         let core = self.core();
         let pipeline = &core.pipeline;
@@ -297,7 +298,8 @@ impl Tablet {
         };
         let recorded = pipeline.recorded();
         // Where the log has failed nothing is written any more, and what there is can be read to its end.
-        if is_recent(recorded) || core.lacks_room() || pipeline.failed().is_some() {
+        let is_held = || core.lacks_room() || pipeline.log().held().is_some();
+        if is_recent(recorded) || is_held() || pipeline.failed().is_some() {
             return Ok(recorded);
         }
         let batch = encode_batch(NO_TABLET, &RowBatch { row: Bytes::new(), mutations: Vec::new() });

@@ -327,6 +327,12 @@ impl<H: Host> Catalog<H> {
         Ok((entry, with_it))
     }
 
+    /// What the clock reads, or what it read when the newest sequence was handed out, where it has gone back: nothing that there is was
+    /// written later.
+    pub fn newest_micros(&self) -> i64 {
+        self.clock.now_micros().max(self.host.newest_micros())
+    }
+
     /// Changes a table's record by `change`, which sees the present one. Blocks.
     pub fn update(
         &self,
@@ -347,8 +353,7 @@ impl<H: Host> Catalog<H> {
         let _changing = self.change();
         let old = self.get(name)?;
         let mut record = change(&old.record)?.apart();
-        let newest_micros = self.clock.now_micros().max(self.host.newest_micros());
-        families::note_changed_rules(&old.record, &mut record, newest_micros);
+        families::note_changed_rules(&old.record, &mut record, self.newest_micros());
         let schema = Arc::new(families::schema(&record)?);
         let (before, after) =
             (old.record.change_stream_retention(), record.change_stream_retention());
@@ -404,7 +409,7 @@ impl<H: Host> Catalog<H> {
         let old = self.get(name)?;
         settings::check_deletable(&old.record)?;
         // A clock that is behind now would have it swept as soon as it is set right.
-        let deleted_micros = Some(self.clock.now_micros().max(self.host.newest_micros()));
+        let deleted_micros = Some(self.newest_micros());
         let deleted = TableRecord { deleted_micros, ..old.record.clone() };
         self.commit_state(&old, deleted, |_, entry| self.alone(entry))?;
         tracing::info!(table = name, "table deleted");

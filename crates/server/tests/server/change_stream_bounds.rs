@@ -149,3 +149,56 @@ async fn a_stream_whose_end_a_full_disk_holds_up_waits_at_rest_and_ends_once_the
     assert!(matches!(ended, Some(StreamRecord::CloseStream(_))), "{ended:?}");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_stream_may_begin_at_the_time_of_a_change_though_the_clock_has_been_set_back() {
+    let clock = Arc::new(ManualClock::new(1_767_225_600_000_000));
+    let server = start(&Env { clock: Arc::<ManualClock>::clone(&clock), ..memory() }).await;
+    server.create_streaming(&[]).await;
+    let mut records = server.read_changes(request(partition("", ""), None)).await.unwrap();
+    clock.advance_micros(3_600_000_000);
+    server.set("row", b"v").await.unwrap();
+    let time = next_change(&mut records).await.commit_timestamp.unwrap();
+    clock.set_wall_micros(clock.now_micros() - 1_800_000_000);
+    let from = |time| request(partition("", ""), Some(StartFrom::StartTime(time)));
+    let mut records = server.read_changes(from(time)).await.unwrap();
+    assert_eq!(row_of(&next_change(&mut records).await), "row");
+    let later = prost_types::Timestamp { seconds: time.seconds + 60, ..time };
+    let refused = server.read_changes(from(later)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn heartbeats_come_while_the_log_waits_for_open_files() {
+    let (env, faults) = with_faults(&memory());
+    let server = start_with(&env, |config| config.engine.log_segment_bytes = 64 << 10).await;
+    server.create_streaming(&[]).await;
+    let mut records = server.read_changes(request(partition("", ""), None)).await.unwrap();
+    let none_left = Fault::new(FaultOp::Create).on_path(".log");
+    faults.inject(none_left.kind(tepui_engine::ErrorKind::Exhausted).sticky());
+    let value = vec![7; 8 << 10];
+    in_time("a write waits", async {
+        loop {
+            let written = tokio::time::timeout(Duration::from_secs(1), server.set("row", &value));
+            match written.await {
+                Ok(written) => written.unwrap(),
+                Err(_) => break,
+            }
+        }
+    })
+    .await;
+    let old = async {
+        loop {
+            if let Some(StreamRecord::Heartbeat(heartbeat)) = next(&mut records).await.unwrap()
+                && heartbeat.estimated_low_watermark.unwrap().seconds + 2 < now().seconds
+            {
+                break;
+            }
+        }
+    };
+    in_time("there is one that tells of a time that is past", old).await;
+    faults.heal();
+    server.set("row", b"v").await.unwrap();
+    server.stop().await;
+}
