@@ -10,8 +10,9 @@
 //!
 //! A partition is the row range of a tablet. Of one that is no longer (the request's rows lie in several tablets), the client is told at
 //! once how to go on, by a `CloseStream` with a token for each part. A stream holds a portion of changes and the
-//! message that its client has not taken; both are taken from the budget of answers, a portion before it is read, messages before they are
-//! made.
+//! message that its client has not taken; both are taken from the budget of answers before messages are made. A portion that turns out to take
+//! more than it had room for, and for which there is none at once, is let go, and read again when there is: so what is in memory without room
+//! is what the threads that read have in their hands.
 //!
 //! Delivery is at least once: a client that goes on from a token gets everything after it, once and in the order of commits; what it
 //! had got after that token, it gets again.
@@ -40,7 +41,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::admission::Answer;
+use crate::admission::{Answer, Lent};
 use crate::api::rpc;
 use crate::api::v2::read_change_stream_request::StartFrom;
 use crate::api::v2::read_change_stream_response::{CloseStream, Heartbeat, StreamRecord};
@@ -95,6 +96,15 @@ struct Asked {
     /// The last position that belongs to the stream.
     end: Option<Seq>,
     heartbeat: Duration,
+}
+
+impl Asked {
+    /// Whether a change is one of the stream's.
+    fn shows(&self, change: &Change) -> bool {
+        self.end.is_none_or(|end| change.first_seq <= end)
+            && self.partition.contains(&change.batch.row)
+            && self.positions.is_after(&change.batch.row, change.last_seq)
+    }
 }
 
 impl ChangeStreams {
@@ -180,7 +190,7 @@ impl ChangeStreams {
             reader,
             heartbeat_at: Instant::now() + asked.heartbeat,
             fence_at: Instant::now(),
-            asked,
+            asked: Arc::new(asked),
             pending,
             answer,
             _room: room,
@@ -342,20 +352,72 @@ enum Pending {
     Message(Box<ReadChangeStreamResponse>),
 }
 
-/// A turn at the disk, and room for a portion. Room is not held while the turn is waited for, unless it had to be waited for itself, and the
-/// turn never while room is.
-async fn turn(disk: &Arc<Semaphore>, answer: &mut Answer) -> Result<OwnedSemaphorePermit, Status> {
+/// A portion that was looked for.
+enum Portion {
+    Read {
+        /// There was something, whether or not it is for this stream.
+        found: bool,
+        /// Those that are.
+        changes: Vec<Change>,
+    },
+    /// Nothing of it is here: it takes so many bytes, for which there was no room.
+    Needs(u64),
+}
+
+impl Portion {
+    /// Of the changes that a reader has found.
+    fn of(mut changes: Vec<Change>, asked: &Asked) -> Self {
+        let found = !changes.is_empty();
+        changes.retain(|change| asked.shows(change));
+        Self::Read { found, changes }
+    }
+}
+
+/// Bytes that changes and their messages take; of the messages there is one at a time.
+fn bytes_of(changes: &[Change], families: &Families) -> u64 {
+    let message = changes.iter().map(|change| message_bytes(change, families)).max();
+    let bytes = changes.iter().map(Change::bytes).sum::<usize>();
+    bytes.saturating_add(message.unwrap_or(0)) as u64
+}
+
+/// A turn at the disk, and room for a portion. Room is not held while the turn is waited for, unless it had to be waited for itself, as
+/// `room` bytes were, and the turn never while room is.
+async fn turn(
+    disk: &Arc<Semaphore>,
+    answer: &mut Answer,
+    room: u64,
+) -> Result<OwnedSemaphorePermit, Status> {
     let over = || Status::internal("the reads of change streams are over");
-    answer.taken();
+    if room == 0 {
+        answer.taken();
+    }
+    let bytes = room.max(CHANGE_PORTION_BYTES as u64);
     loop {
         let turn = Arc::clone(disk).acquire_owned().await.map_err(|_| over())?;
-        if answer.covers(CHANGE_PORTION_BYTES as u64) {
+        if answer.covers(bytes) {
             return Ok(turn);
         }
         drop(turn);
-        let room = answer.cover(CHANGE_PORTION_BYTES as u64).await;
-        room.map_err(|error| from_error(&error))?;
+        answer.cover(bytes).await.map_err(|error| from_error(&error))?;
     }
+}
+
+/// Reads a portion from the disk, of which nothing leaves the thread without room: `room` bytes at least are kept. Blocks.
+fn read_disk(
+    reader: &mut ChangeReader,
+    (asked, families): (&Asked, &Families),
+    (lent, room): (&mut Lent, u64),
+) -> tepui_engine::Result<Portion> {
+    let before = reader.clone();
+    let portion = Portion::of(reader.read_disk(CHANGE_PORTION_BYTES)?, asked);
+    if let Portion::Read { changes, .. } = &portion {
+        let bytes = bytes_of(changes, families);
+        if !lent.covers(bytes.max(room)) {
+            *reader = before;
+            return Ok(Portion::Needs(bytes));
+        }
+    }
+    Ok(portion)
 }
 
 /// A stream under way.
@@ -366,7 +428,7 @@ struct ChangeStream {
     schema: Arc<TableSchema>,
     families: Arc<Families>,
     cluster: Arc<str>,
-    asked: Asked,
+    asked: Arc<Asked>,
     /// `None` while another thread reads, and for a stream that only tells how to go on.
     reader: Option<ChangeReader>,
     heartbeat_at: Instant,
@@ -430,25 +492,34 @@ impl ChangeStream {
             self.heartbeat_at = Instant::now() + self.asked.heartbeat;
             self.fence().await?;
         }
+        // As a portion of a few: what is larger says so, and one large change is followed by small ones.
+        self.answer.expects(Answer::BYTES_MIN);
         self.answer.make_room().await.map_err(|error| from_error(&error))?;
-        let from = self.position();
-        let changes = self.read().await?;
-        let found = !changes.is_empty();
-        self.look_again(from)?;
-        let mut bytes = self.show(changes);
-        if beats && !self.ended {
-            let position = self.position();
-            let table = self.entry.record.incarnation;
-            bytes += self.push(StreamRecord::Heartbeat(Heartbeat {
-                continuation_token: Some(token(table, &self.asked.partition, position)),
-                estimated_low_watermark: Some(timestamp(commit_micros(position))),
-            }));
-        }
-        if bytes == 0 {
-            self.answer.taken();
-        } else {
-            self.answer.cover(bytes).await.map_err(|error| from_error(&error))?;
-        }
+        let mut room = 0;
+        let found = loop {
+            let before = self.reader.clone();
+            let needs = match self.read(room).await? {
+                Portion::Read { found, changes } => {
+                    let from = before.as_ref().map_or(0, ChangeReader::position);
+                    let bytes = self.show(changes, from, beats)?;
+                    if bytes == 0 {
+                        self.answer.taken();
+                        break found;
+                    }
+                    if self.answer.covers(bytes) {
+                        break found;
+                    }
+                    bytes
+                }
+                Portion::Needs(bytes) => bytes,
+            };
+            // Whoever waits for room has nothing meanwhile that would take some. With it, as much is found again, or more.
+            self.pending.clear();
+            self.ended = false;
+            self.reader = before;
+            room = needs.max(room);
+            self.answer.cover(room).await.map_err(|error| from_error(&error))?;
+        };
         if self.ended {
             return Ok(());
         }
@@ -473,23 +544,29 @@ impl ChangeStream {
         }
     }
 
-    async fn read(&mut self) -> Result<Vec<Change>, Status> {
-        let Some(mut reader) = self.reader.take() else { return Ok(Vec::new()) };
+    /// Reads a portion; for so many bytes there is room, if that had to be waited for.
+    async fn read(&mut self, room: u64) -> Result<Portion, Status> {
+        let asked = Arc::clone(&self.asked);
+        let Some(mut reader) = self.reader.take() else {
+            return Ok(Portion::of(Vec::new(), &asked));
+        };
         let read = match reader.read(Answer::BYTES_MIN as usize) {
             Ok(None) => {
-                let turn = turn(&self.streams.disk, &mut self.answer).await?;
+                let turn = turn(&self.streams.disk, &mut self.answer, room).await?;
+                let (families, mut lent) = (Arc::clone(&self.families), self.answer.lend());
                 let read = workers::run(move || {
-                    let read = reader.read_disk(CHANGE_PORTION_BYTES);
+                    let read = read_disk(&mut reader, (&asked, &families), (&mut lent, room));
                     drop(turn);
-                    (reader, read)
+                    (reader, lent, read)
                 });
-                let Some((back, read)) = read.await else {
+                let Some((back, lent, read)) = read.await else {
                     return Err(Status::internal("the stream failed; see the server's log"));
                 };
                 reader = back;
+                self.answer.take_back(lent);
                 read
             }
-            read => read.map(Option::unwrap_or_default),
+            read => read.map(|changes| Portion::of(changes.unwrap_or_default(), &asked)),
         };
         self.reader = Some(reader);
         read.map_err(|error| self.explain(error))
@@ -523,31 +600,27 @@ impl ChangeStream {
         Ok(entry)
     }
 
-    /// Takes changes to be shown, and the end where it is reached. Returns the bytes that they and their messages take.
-    fn show(&mut self, changes: Vec<Change>) -> u64 {
-        let Asked { partition, positions, end, .. } = &self.asked;
-        // Of the messages there is one at a time.
-        let (mut bytes, mut message) = (0, 0);
-        for change in changes {
-            if end.is_some_and(|end| change.first_seq > end) {
-                break;
-            }
-            if partition.contains(&change.batch.row)
-                && positions.is_after(&change.batch.row, change.last_seq)
-            {
-                bytes += change.bytes() as u64;
-                message = message_bytes(&change, &self.families).max(message);
-                self.pending.push_back(Pending::Change(Messages::new(change)));
-            }
-        }
-        bytes += message as u64;
-        if end.is_some_and(|end| self.position() > end) {
+    /// Takes changes to be shown, which were read from a position on, a heartbeat where it `beats`, and the end where it is reached.
+    /// Returns the bytes that they and their messages take.
+    fn show(&mut self, changes: Vec<Change>, from: Seq, beats: bool) -> Result<u64, Status> {
+        self.look_again(from)?;
+        let mut bytes = bytes_of(&changes, &self.families);
+        let changes = changes.into_iter().map(Messages::new);
+        self.pending.extend(changes.map(Pending::Change));
+        let position = self.position();
+        if self.asked.end.is_some_and(|end| position > end) {
             let status = Some(rpc::Status::default());
             bytes += self
                 .push(StreamRecord::CloseStream(CloseStream { status, ..CloseStream::default() }));
             self.ended = true;
+        } else if beats {
+            let table = self.entry.record.incarnation;
+            bytes += self.push(StreamRecord::Heartbeat(Heartbeat {
+                continuation_token: Some(token(table, &self.asked.partition, position)),
+                estimated_low_watermark: Some(timestamp(commit_micros(position))),
+            }));
         }
-        bytes
+        Ok(bytes)
     }
 
     /// Takes a message to be sent. Returns its bytes.
@@ -598,10 +671,15 @@ impl ChangeStream {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use bytes::Bytes;
     use tepui_bigtable::schema::FamilySchema;
     use tepui_engine::cell::{FamilyId, Mutation, RowBatch};
     use tepui_engine::changes::Source;
+    use tepui_engine::db::{Engine, EngineOptions};
+    use tepui_engine::io::{Env, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
+    use tepui_engine::schema::{FamilyOptions, TabletSchema};
 
     use super::families::families_of;
     use super::*;
@@ -617,17 +695,77 @@ mod tests {
         let answer = || streams.answer(Hold::new(None, Arc::clone(&connection), None));
         let disk = Arc::new(Semaphore::new(1));
         let (mut reads, mut waits, mut other) = (answer(), answer(), answer());
-        let taken = turn(&disk, &mut reads).await.unwrap();
+        let taken = turn(&disk, &mut reads, 0).await.unwrap();
         reads.taken();
         // What it found in memory was to be sent.
         waits.make_room().await.unwrap();
         assert!(!other.has_room());
-        let mut waits = Box::pin(turn(&disk, &mut waits));
+        let mut waits = Box::pin(turn(&disk, &mut waits, 0));
         assert!(futures::poll!(&mut waits).is_pending());
         assert!(other.has_room());
         other.taken();
         drop(taken);
         drop(waits.await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_change_for_which_there_is_no_room_is_not_in_memory_while_its_stream_waits() {
+        let env = Env {
+            files: Arc::new(MemoryFiles::new()),
+            io: Arc::new(InlineIo),
+            clock: Arc::new(ManualClock::new(1_767_225_600_000_000)),
+            rng: Arc::new(SeededRng::new(1)),
+            spawner: Arc::new(ThreadSpawner),
+        };
+        let options = EngineOptions { background: false, ..EngineOptions::default() };
+        let engine = Engine::open(env, Path::new("/data"), options).unwrap();
+        let tablet = engine.create_tablet(RowRange::all()).unwrap();
+        let family = FamilyOptions { gc: None, aggregate: None, gc_since_micros: 0 };
+        tablet.set_schema(Arc::new(TabletSchema { families: [(FamilyId(1), family)].into() }));
+        let begun = tablet.keep_changes(Some(Duration::from_hours(24)));
+        engine.start().unwrap();
+        let value = Bytes::from(vec![7; 2 << 20]);
+        let (family, qualifier) = (FamilyId(1), Bytes::from_static(b"q"));
+        let large = Mutation::Put { family, qualifier, timestamp: 1_000, value };
+        tablet.apply(RowBatch { row: "r".into(), mutations: vec![large] }).await.unwrap();
+
+        // Of which a connection may have a megabyte.
+        let streams = Arc::new(Streams::new(8 << 20));
+        let connection = streams.connection();
+        let answer = || streams.answer(Hold::new(None, Arc::clone(&connection), None));
+        let (mut stream, mut other) = (answer(), answer());
+        other.make_room().await.unwrap();
+        other.cover(512 << 10).await.unwrap();
+        let asked = Asked {
+            partition: RowRange::all(),
+            positions: Positions::one(RowRange::all(), begun),
+            end: None,
+            heartbeat: HEARTBEAT,
+        };
+        let of = (&asked, &Families::default());
+        let disk = Arc::new(Semaphore::new(1));
+        let mut reader = tablet.changes_after(begun);
+        let its_turn = turn(&disk, &mut stream, 0).await.unwrap();
+        let mut lent = stream.lend();
+        let Portion::Needs(bytes) = read_disk(&mut reader, of, (&mut lent, 0)).unwrap() else {
+            panic!("there is no room for it");
+        };
+        assert!(bytes > 2 << 20 && reader.position() == begun);
+        drop(its_turn);
+        stream.take_back(lent);
+        {
+            let mut room = std::pin::pin!(stream.cover(bytes));
+            assert!(futures::poll!(&mut room).is_pending());
+            assert_eq!(streams.figures().bytes, 512 << 10, "who waits holds none");
+            other.taken();
+            room.await.unwrap();
+        }
+        let _turn = turn(&disk, &mut stream, bytes).await.unwrap();
+        let mut lent = stream.lend();
+        let read = read_disk(&mut reader, of, (&mut lent, bytes)).unwrap();
+        let Portion::Read { found: true, changes } = read else { panic!("there is room for it") };
+        assert_eq!((changes.len(), reader.position()), (1, changes[0].last_seq));
+        assert_eq!(streams.figures().bytes, bytes);
     }
 
     #[test]

@@ -29,7 +29,7 @@ use crate::runtime::{Signal, given};
 #[derive(Debug)]
 pub struct Connection {
     /// What they are charged to.
-    streams: Arc<Streams>,
+    pub(super) streams: Arc<Streams>,
     /// Bytes of answers of it that were made, for which there was no room, and that its client has not taken; and how many there may be.
     pub(super) uncovered: AtomicU64,
     pub(super) share_bytes: u64,

@@ -25,5 +25,5 @@ pub use connection::{Accepted, Arrived, Connection};
 pub use gated::Gated;
 pub use paced::Paced;
 pub use requests::{Gate, GatedBody, Hold, Inbound};
-pub use streams::{Answer, Streams};
+pub use streams::{Answer, Lent, Streams};
 pub use ungated::Ungated;

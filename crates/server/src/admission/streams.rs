@@ -392,11 +392,69 @@ impl Charge {
             }
         }
     }
+
+    /// Counts what it is for in the figures.
+    fn count(&mut self, bytes: u64) {
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.bytes = bytes;
+    }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
         self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Connection {
+    /// Units of a message of so many bytes. One that is larger than what a connection may have takes all of that, and of the budget what it
+    /// is, as far as others are left some.
+    fn units(&self, bytes: u64) -> Units {
+        let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
+        let part = |part: u32| units.min((self.streams.units_max / part).max(1));
+        Units { of_connection: part(ANSWERS_PER_CONNECTION_PART), of_all: part(LARGE_ANSWER_PART) }
+    }
+
+    fn charged(&self, of_connection: OwnedSemaphorePermit, of_all: OwnedSemaphorePermit) -> Charge {
+        Charge { of_all, of_connection, total: Arc::clone(&self.streams.bytes), bytes: 0 }
+    }
+
+    fn try_charge(&self, units: Units) -> Option<Charge> {
+        let mine = Arc::clone(&self.answers);
+        let mine = mine.try_acquire_many_owned(units.of_connection).ok()?;
+        let all = Arc::clone(&self.streams.units).try_acquire_many_owned(units.of_all).ok()?;
+        Some(self.charged(mine, all))
+    }
+
+    /// Charges so many bytes instead of what was charged, if there is room for them at once.
+    fn covers(&self, charge: &mut Option<Charge>, bytes: u64) -> bool {
+        let (units, kept) = (self.units(bytes), self.units(bytes.max(MESSAGE_BYTES_MIN)));
+        match charge {
+            Some(charge) if charge.has(units) => charge.shrink(kept),
+            _ => {
+                // Given back first: who held some and waited for more would wait for others who do the same.
+                *charge = None;
+                *charge = self.try_charge(units);
+            }
+        }
+        let Some(charge) = charge else { return false };
+        charge.count(bytes);
+        true
+    }
+}
+
+/// What an answer has room for, while a thread that blocks makes what is to have it.
+#[derive(Debug)]
+pub struct Lent {
+    connection: Arc<Connection>,
+    charge: Option<Charge>,
+}
+
+impl Lent {
+    /// As [`Answer::covers`].
+    pub fn covers(&mut self, bytes: u64) -> bool {
+        self.connection.covers(&mut self.charge, bytes)
     }
 }
 
@@ -527,17 +585,28 @@ impl Answer {
             self.connection.expected.learn(bytes);
         }
         self.last_bytes = bytes;
-        let (units, kept) = (self.units(bytes), self.units(bytes.max(MESSAGE_BYTES_MIN)));
-        match &mut self.charge {
-            Some(charge) if charge.has(units) => charge.shrink(kept),
-            // Given back first: who held some and waited for more would wait for others who do the same.
-            charge => {
-                *charge = None;
-                self.charge = self.try_charge(units);
-            }
+        let covers = self.connection.covers(&mut self.charge, bytes);
+        if covers {
+            self.turn = None;
         }
-        self.covered(bytes);
-        self.charge.is_some()
+        covers
+    }
+
+    /// The next message is expected to take so many bytes, whatever the last one took. Nothing is, before the first.
+    pub fn expects(&mut self, bytes: u64) {
+        if self.last_bytes > 0 {
+            self.last_bytes = bytes;
+        }
+    }
+
+    /// What it has room for, for a thread that makes what is to have it; given back, or gone with that.
+    pub fn lend(&mut self) -> Lent {
+        Lent { connection: Arc::clone(&self.connection), charge: self.charge.take() }
+    }
+
+    /// Takes back what was lent.
+    pub fn take_back(&mut self, lent: Lent) {
+        self.charge = lent.charge;
     }
 
     /// The same; waits for room, as [`Self::make_room`] does.
@@ -552,9 +621,7 @@ impl Answer {
     /// Counts what is held for the figures, and lets others make theirs, if it is charged.
     fn covered(&mut self, bytes: u64) {
         if let Some(charge) = &mut self.charge {
-            charge.total.fetch_add(bytes, Ordering::Relaxed);
-            charge.total.fetch_sub(charge.bytes, Ordering::Relaxed);
-            charge.bytes = bytes;
+            charge.count(bytes);
             self.turn = None;
         }
     }
@@ -599,23 +666,16 @@ impl Answer {
         }
     }
 
-    /// Units of a message of so many bytes. One that is larger than what a connection may have takes all of that, and of the budget what it
-    /// is, as far as others are left some.
     fn units(&self, bytes: u64) -> Units {
-        let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
-        let part = |part: u32| units.min((self.streams.units_max / part).max(1));
-        Units { of_connection: part(ANSWERS_PER_CONNECTION_PART), of_all: part(LARGE_ANSWER_PART) }
+        self.connection.units(bytes)
     }
 
     fn charged(&self, of_connection: OwnedSemaphorePermit, of_all: OwnedSemaphorePermit) -> Charge {
-        Charge { of_all, of_connection, total: Arc::clone(&self.streams.bytes), bytes: 0 }
+        self.connection.charged(of_connection, of_all)
     }
 
     fn try_charge(&self, units: Units) -> Option<Charge> {
-        let mine = Arc::clone(&self.connection.answers);
-        let mine = mine.try_acquire_many_owned(units.of_connection).ok()?;
-        let all = Arc::clone(&self.streams.units).try_acquire_many_owned(units.of_all).ok()?;
-        Some(self.charged(mine, all))
+        self.connection.try_charge(units)
     }
 
     /// What is kept for first messages, if this one is expected to be among the smallest and its connection may have more.

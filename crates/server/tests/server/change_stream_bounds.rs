@@ -151,6 +151,29 @@ async fn a_stream_whose_end_a_full_disk_holds_up_waits_at_rest_and_ends_once_the
 }
 
 #[tokio::test]
+async fn streams_of_large_rows_go_on_beside_each_other_with_little_memory() {
+    // Of which a connection may have a megabyte, a third of each row.
+    let server = start_with(&memory(), |config| config.budget.answers_bytes = 8 << 20).await;
+    server.create_streaming(&[]).await;
+    let begun = now();
+    let rows: Vec<String> = (0..6).map(|n| format!("row-{n}")).collect();
+    let value = vec![7; 3 << 20];
+    // More than is kept in memory of what is new: the first are read from the disk.
+    for row in &rows {
+        server.set(row, &value).await.unwrap();
+    }
+    let read = async || {
+        let request = request(partition("", ""), Some(StartFrom::StartTime(begun)));
+        let mut records = server.read_changes(request).await.unwrap();
+        for row in &rows {
+            assert_eq!(row_of(&next_change(&mut records).await), *row);
+        }
+    };
+    tokio::join!(read(), read(), read(), read());
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_stream_may_begin_at_the_time_of_a_change_though_the_clock_has_been_set_back() {
     let clock = Arc::new(ManualClock::new(1_767_225_600_000_000));
     let server = start(&Env { clock: Arc::<ManualClock>::clone(&clock), ..memory() }).await;

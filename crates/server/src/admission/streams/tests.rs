@@ -136,6 +136,35 @@ async fn a_message_larger_than_the_budget_still_has_its_turn() {
 }
 
 #[tokio::test]
+async fn what_follows_a_large_message_waits_for_no_more_room_than_it_is_expected_to_take() {
+    // Of which a connection may have a megabyte.
+    let streams = Arc::new(Streams::new(8 << 20));
+    let connection = streams.connection();
+    let mut stream = made(&streams, Some(&connection), 100 << 20).await;
+    stream.taken();
+    let other = made(&streams, Some(&connection), 512 << 10).await;
+    assert!(stream.make_room().now_or_never().is_none());
+    stream.expects(MESSAGE_BYTES_MIN);
+    stream.make_room().now_or_never().expect("there is room").unwrap();
+    drop((stream, other));
+    assert_eq!(streams.figures(), StreamFigures::default());
+}
+
+#[tokio::test]
+async fn room_that_is_lent_comes_back_as_it_is_or_with_whom_it_was_lent_to() {
+    let streams = Arc::new(Streams::new(8 << 20));
+    let mut answer = made(&streams, None, 512 << 10).await;
+    let mut lent = answer.lend();
+    assert!(lent.covers(256 << 10));
+    assert_eq!(streams.figures().bytes, 256 << 10);
+    answer.take_back(lent);
+    answer.cover(512 << 10).await.unwrap();
+    assert_eq!(streams.figures().bytes, 512 << 10);
+    drop(answer.lend());
+    assert_eq!(streams.figures().bytes, 0);
+}
+
+#[tokio::test]
 async fn what_a_message_has_beyond_its_connections_part_is_charged_to_all() {
     const LARGE: u64 = 40 << 20;
     let streams = Arc::new(Streams::new(128 << 20));
