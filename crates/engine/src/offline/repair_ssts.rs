@@ -118,18 +118,22 @@ pub(super) struct Described {
 impl Described {
     /// A reference to the file in the place of `old`.
     fn in_place_of(&self, old: &SstRef) -> SstRef {
-        SstRef {
+        let mut new = SstRef {
             id: self.id,
             level: old.level,
             visible: old.visible.clone(),
-            // Each piece of a cut file has its own, by which writes are refused and compactions picked.
-            bytes: if old.is_cut() { old.bytes.min(self.bytes) } else { self.bytes },
+            bytes: self.bytes,
             first_row: self.properties.first_row.clone(),
             last_row: self.properties.last_row.clone(),
             min_seq: self.properties.seq_min,
             max_seq: self.properties.seq_max,
             entries: self.properties.entries,
+        };
+        // Each piece of a cut file has its own, by which writes are refused and compactions picked. What was hidden may all be lost.
+        if new.is_cut() {
+            new.bytes = old.bytes.min(self.bytes);
         }
+        new
     }
 }
 
