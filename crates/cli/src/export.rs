@@ -15,7 +15,8 @@ use crate::transfer::{self, Format, TableArgs, Timestamps, bar, human, unescape}
 /// The arguments of `tepui export`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Keys and qualifiers take the escapes \\xNN, \\n, \\r, \\t and \\\\.\n\
-                  Exit codes: 0 done; 1 failed; 130 interrupted. A failed or interrupted export goes on with --resume.")]
+                  Exit codes: 0 done; 1 failed; 130 interrupted. A failed or interrupted export goes on with --resume; one with \
+                  --overwrite that had not begun anew by then is given again as it was.")]
 pub struct Args {
     #[command(flatten)]
     table: TableArgs,

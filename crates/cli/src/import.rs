@@ -15,7 +15,8 @@ use crate::transfer::{self, EXIT_REJECTED, Format, TableArgs, Timestamps, bar, h
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done; 1 failed; 3 done, but for rejected records; 130 interrupted.\n\
-                  A failed or interrupted import goes on where it was with --resume."
+                  A failed or interrupted import goes on where it was with --resume; one with \
+                  --restart that had not begun anew by then is given again as it was."
 )]
 pub struct Args {
     #[command(flatten)]

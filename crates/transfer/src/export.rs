@@ -252,7 +252,8 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     let is_whole = (0..count).all(|index| state.is_whole(&export.output, index));
     bar.set_length(count as u64);
     bar.set_position(state.shards.iter().filter(|shard| shard.done.is_some()).count() as u64);
-    let misses_columns = state.format == Format::Csv && !state.columns_named;
+    let columns_named = state.columns_named.unwrap_or(!export.columns.is_empty());
+    let misses_columns = state.format == Format::Csv && !columns_named;
     let next = AtomicUsize::new(0);
     let shared = Mutex::new((&mut state, Pace::of_files()));
     let unreadable: Mutex<Vec<(usize, Error)>> = Mutex::default();
@@ -388,7 +389,10 @@ fn check(export: &Export) -> Result<()> {
     }
     let families = &export.selection.families;
     let is_left_out = |column: &&Column| !families.is_empty() && !families.contains(&column.family);
-    if let Some(Column { family, .. }) = export.columns.iter().find(is_left_out) {
+    // An export that is gone on with may have been begun before this was refused.
+    if !export.resume
+        && let Some(Column { family, .. }) = export.columns.iter().find(is_left_out)
+    {
         return Err(Error::failed(format!(
             "--columns names family {family:?}, which --families leaves out"
         )));
@@ -521,7 +525,7 @@ async fn plan(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<State> 
         selection: export.selection.clone(),
         timestamps: export.timestamps,
         columns,
-        columns_named: !export.columns.is_empty(),
+        columns_named: Some(!export.columns.is_empty()),
         shards,
         replaces: false,
         placing: false,

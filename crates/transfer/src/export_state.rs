@@ -52,9 +52,9 @@ pub struct State {
     pub selection: Selection,
     pub timestamps: Timestamps,
     pub columns: Vec<Column>,
-    /// Whether somebody has named them, and misses no others.
+    /// Whether somebody has named them, and misses no others. Exports that were begun before this was kept do not say.
     #[serde(default)]
-    pub columns_named: bool,
+    pub columns_named: Option<bool>,
     pub shards: Vec<Shard>,
     /// There is an earlier export: files are hidden until all of them are whole.
     #[serde(default)]
