@@ -489,8 +489,9 @@ impl ChangeStream {
         }
         let beats = Instant::now() >= self.heartbeat_at;
         if beats {
-            self.heartbeat_at = Instant::now() + self.asked.heartbeat;
             self.fence().await?;
+            // What is to be read has its turn, however long that took.
+            self.heartbeat_at = Instant::now() + self.asked.heartbeat;
         }
         // As a portion of a few: what is larger says so, and one large change is followed by small ones.
         self.answer.expects(Answer::BYTES_MIN);

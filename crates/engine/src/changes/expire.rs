@@ -88,6 +88,9 @@ impl ChangeLog {
             tracing::warn!(%error, "cannot remove old change files; they are tried again");
         });
         let (bytes, more) = given_up.ok()?;
+        if bytes > 0 {
+            self.lists.forget();
+        }
         // What is over the limit does not wait: it would be more by then. The store removes it as fast as it must.
         let pace = if over { 0 } else { bytes_per_second };
         let takes = bytes.saturating_mul(1_000_000).checked_div(pace).unwrap_or(0);

@@ -113,6 +113,11 @@ impl TabletLists {
         lists.insert(Arc::clone(&list));
         list
     }
+
+    /// Lets go of those that no file has any more.
+    pub(super) fn forget(&self) {
+        lock(&self.lists).retain(|list| Arc::strong_count(list) > 1);
+    }
 }
 
 impl ChangeFile {
