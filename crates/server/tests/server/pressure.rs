@@ -233,9 +233,9 @@ async fn a_request_that_memory_has_no_room_for_is_refused_by_its_size() {
     let refused = server.set("large", &vec![1; 8 << 20]).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
     assert!(refused.message().contains("limit"), "{refused}");
-    // Several at once take turns.
+    // Several at once take turns. None has to wait for more than two others: who waits for too long is refused, also where the machine is busy.
     let value = vec![2; 4 << 20];
-    let names: Vec<String> = (0..6).map(|n| format!("r{n}")).collect();
+    let names: Vec<String> = (0..3).map(|n| format!("r{n}")).collect();
     let writes = names.iter().map(|name| server.set(name, &value));
     for result in futures::future::join_all(writes).await {
         result.unwrap();
