@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tepui_bench::clock::{Timer, cpu_nanos, pause};
+use tepui_bench::contest::in_turn;
 use tepui_bench::counters::MachineTime;
 use tepui_bench::tepui::{CompactionStyle, Tepui, TepuiOptions};
 use tepui_bench::{Dataset, Error, Result, Store};
@@ -157,11 +158,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         samples: Vec::new(),
     });
     for round in 0..bench.sizes.rounds {
-        let mut turns: Vec<_> = WAYS.iter().zip(&mut all).collect();
-        if round % 2 == 1 {
-            turns.reverse();
-        }
-        for ((_, way), series) in turns {
+        for ((_, way), series) in in_turn(WAYS.iter().zip(&mut all), round) {
             let dir = fresh(bench, "load")?;
             series.samples.push(way.load(bench, &dir, &dataset)?.sample(&dataset));
             remove(&dir)?;

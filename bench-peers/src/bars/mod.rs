@@ -20,6 +20,7 @@ use std::cell::Cell;
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
+use tepui_bench::contest::in_turn;
 use tepui_bench::counters::Device;
 use tepui_bench::kept::this_build;
 use tepui_bench::quiet::quietest;
@@ -303,11 +304,7 @@ impl Bench {
             })
             .collect();
         for round in 0..self.sizes.rounds {
-            let mut turns: Vec<_> = entrants.iter().zip(&mut all).collect();
-            if round % 2 == 1 {
-                turns.reverse();
-            }
-            for (entrant, series) in turns {
+            for (entrant, series) in in_turn(entrants.iter().zip(&mut all), round) {
                 let quietest = quietest(
                     &self.progress,
                     |sample: &Sample| sample.stolen_share,

@@ -168,12 +168,7 @@ impl Contest<'_> {
         for workload in workloads()? {
             let mut runs: Vec<Vec<RunReport>> = vec![Vec::new(); entrants.len()];
             for round in 0..self.rounds {
-                let mut turns: Vec<_> = entrants.iter_mut().zip(&mut runs).collect();
-                // None is always behind the same other.
-                if round % 2 == 1 {
-                    turns.reverse();
-                }
-                for (entrant, runs) in turns {
+                for (entrant, runs) in in_turn(entrants.iter_mut().zip(&mut runs), round) {
                     runs.push(self.turn(entrant, &workload, round)?);
                 }
             }
@@ -202,6 +197,15 @@ fn p99(run: &RunReport) -> f64 {
         Some(writes) => slower(reads, writes.p99),
         None => reads,
     }
+}
+
+/// The entrants of a round, in the order of their turns: back in every other one, so that none is always behind the same other.
+pub fn in_turn<T>(entrants: impl Iterator<Item = T>, round: usize) -> Vec<T> {
+    let mut turns: Vec<_> = entrants.collect();
+    if round % 2 == 1 {
+        turns.reverse();
+    }
+    turns
 }
 
 /// The lines of one workload: ours over a peer's, round by round.

@@ -217,7 +217,11 @@ impl Core {
 
     /// That of the memory of memtables.
     pub(crate) fn pressure_of_memory(&self) -> Pressure {
-        let keys = self.keys_held.load(Ordering::Relaxed);
+        self.pressure_of_memory_beside(self.keys_held.load(Ordering::Relaxed))
+    }
+
+    /// The same where so many bytes of keys are about to be in them.
+    pub(crate) fn pressure_of_memory_beside(&self, keys: u64) -> Pressure {
         let memory = self.memtables.bytes().saturating_add(keys) as f64;
         Pressure::of(Behind::Memory, memory, self.options.memtables_total_bytes as f64)
     }

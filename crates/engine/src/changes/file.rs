@@ -106,8 +106,8 @@ impl TabletLists {
             return Arc::clone(list);
         }
         if lists.len() == lists.capacity() {
-            // Before it grows, those that no file has any more go.
-            lists.retain(|list| Arc::strong_count(list) > 1);
+            // Before it grows.
+            forget_unused(&mut lists);
         }
         let list: Arc<[u64]> = tablets.into();
         lists.insert(Arc::clone(&list));
@@ -116,8 +116,12 @@ impl TabletLists {
 
     /// Lets go of those that no file has any more.
     pub(super) fn forget(&self) {
-        lock(&self.lists).retain(|list| Arc::strong_count(list) > 1);
+        forget_unused(&mut lock(&self.lists));
     }
+}
+
+fn forget_unused(lists: &mut HashSet<Arc<[u64]>>) {
+    lists.retain(|list| Arc::strong_count(list) > 1);
 }
 
 impl ChangeFile {

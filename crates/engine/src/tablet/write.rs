@@ -53,15 +53,18 @@ impl Tablet {
     async fn apply_admitted(&self, batch: RowBatch) -> Result<Seq> {
         let encoded = self.encode(&batch, Source::User)?;
         let keys = self.hold_keys(std::slice::from_ref(&batch))?;
-        let share = self.locks.share(&batch.row).await;
-        self.commit((share, keys), batch, encoded).await
+        self.apply_encoded(batch, encoded, keys).await
     }
 
-    /// The same for one whose keys are counted.
-    async fn apply_counted(&self, batch: RowBatch) -> Result<Seq> {
-        let encoded = self.encode(&batch, Source::User)?;
+    /// The same of one whose keys are counted, here or by the caller.
+    async fn apply_encoded(
+        &self,
+        batch: RowBatch,
+        encoded: EncodedBatch,
+        keys: Option<HeldKeys>,
+    ) -> Result<Seq> {
         let share = self.locks.share(&batch.row).await;
-        self.commit(share, batch, encoded).await
+        self.commit((share, keys), batch, encoded).await
     }
 
     /// Waits for and takes the lock of a row.
@@ -122,7 +125,8 @@ impl Tablet {
         drop(held);
         let _keys = keys.filter(|_| !busy.is_empty());
         let has_begun = done.is_some();
-        let alone = busy.into_iter().map(|(batch, _)| self.apply_counted(batch));
+        let alone =
+            busy.into_iter().map(|(batch, encoded)| self.apply_encoded(batch, encoded, None));
         let together = async {
             match done {
                 Some(done) => done.await.map(|_| ()),
@@ -193,9 +197,7 @@ impl Tablet {
         // Beside what is there and what others hold: one that comes first is let in, however large.
         let others = self.core.keys_held.fetch_add(bytes, Ordering::Relaxed);
         let keys = HeldKeys { core: Arc::clone(&self.core), bytes };
-        let memory = self.core.memtables.bytes().saturating_add(others) as f64;
-        let memory_max = self.core.options.memtables_total_bytes as f64;
-        let pressure = Pressure::of(Behind::Memory, memory, memory_max);
+        let pressure = self.core.pressure_of_memory_beside(others);
         let chance = || self.core.env.rng.next_u64();
         match pressure.refuses_all(Priority::High, chance) {
             Some(refusal) if self.core.background.load(Ordering::Acquire) => {

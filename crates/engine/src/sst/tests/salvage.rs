@@ -38,6 +38,22 @@ fn rows() -> (TestFiles, Vec<Sample>) {
     (files, records)
 }
 
+/// The partitions of a sound file with the number of the first block of each, its blocks, and the place of the block of each record.
+fn laid_out(files: &TestFiles) -> (Vec<(PartitionInfo, usize)>, Vec<BlockInfo>, Vec<u64>) {
+    let (mut partitions, mut blocks, mut offsets) = (Vec::new(), Vec::new(), Vec::new());
+    let mut note = |piece: Piece<'_>| {
+        match piece {
+            Piece::Partition(partition) => partitions.push((partition, blocks.len())),
+            Piece::Block(block) => blocks.push(block),
+            Piece::Record(offset, _) => offsets.push(offset),
+            _ => {}
+        }
+        Ok(())
+    };
+    open(files, 1 << 20).unwrap().walk(true, &mut note).unwrap();
+    (partitions, blocks, offsets)
+}
+
 /// Changes the first byte of the first row that a block, or an index partition, says in full, and its checksum.
 fn change_row(files: &TestFiles, offset: u64, len: u64, byte: u8) {
     let (start, end) = (offset as usize, (offset + len) as usize);
@@ -50,16 +66,7 @@ fn change_row(files: &TestFiles, offset: u64, len: u64, byte: u8) {
 #[test]
 fn keys_that_do_not_belong_into_their_block_cost_that_block_alone() {
     let (files, records) = rows();
-    let (mut blocks, mut offsets) = (Vec::new(), Vec::new());
-    let mut note = |piece: Piece<'_>| {
-        match piece {
-            Piece::Block(block) => blocks.push(block),
-            Piece::Record(offset, _) => offsets.push(offset),
-            _ => {}
-        }
-        Ok(())
-    };
-    open(&files, 1 << 20).unwrap().walk(true, &mut note).unwrap();
+    let (_, blocks, offsets) = laid_out(&files);
     let sound = files.contents(&path());
     for block in [&blocks[0], &blocks[blocks.len() / 2], blocks.last().unwrap()] {
         files.put(&path(), sound.clone());
@@ -78,15 +85,8 @@ fn keys_that_do_not_belong_into_their_block_cost_that_block_alone() {
 #[test]
 fn a_partition_whose_separators_are_too_small_costs_no_record() {
     let (files, records) = rows();
-    let mut partitions = Vec::new();
-    let mut note = |piece: Piece<'_>| {
-        if let Piece::Partition(partition) = piece {
-            partitions.push(partition);
-        }
-        Ok(())
-    };
-    open(&files, 1 << 20).unwrap().walk(false, &mut note).unwrap();
-    let partition = &partitions[partitions.len() / 2];
+    let (partitions, ..) = laid_out(&files);
+    let (partition, _) = &partitions[partitions.len() / 2];
     change_row(&files, partition.offset, partition.bytes, b'a');
     let reader = open(&files, 1 << 20).unwrap();
     assert_eq!(reader.verify(&mut |_| ()).unwrap_err().kind(), ErrorKind::Corruption);
@@ -101,17 +101,7 @@ fn blocks_under_a_damaged_partition_are_found_without_it() {
         let row = |i: usize| cell(&format!("row-{i:05}"), 1, "q", 5, b"value");
         let (files, records) = (TestFiles::default(), (0..3000).map(row).collect::<Vec<_>>());
         write(&files, &records, tiny(compression));
-        let (mut partitions, mut blocks, mut offsets) = (Vec::new(), Vec::new(), Vec::new());
-        let mut note = |piece: Piece<'_>| {
-            match piece {
-                Piece::Partition(partition) => partitions.push((partition, blocks.len())),
-                Piece::Block(block) => blocks.push(block),
-                Piece::Record(offset, _) => offsets.push(offset),
-                _ => {}
-            }
-            Ok(())
-        };
-        open(&files, 1 << 20).unwrap().walk(true, &mut note).unwrap();
+        let (partitions, blocks, offsets) = laid_out(&files);
         let sound = files.contents(&path());
         let flip = |offset: u64| {
             let mut bytes = files.contents(&path());
