@@ -43,7 +43,7 @@ pub(crate) struct BulkWrite<T> {
 
 #[derive(Debug)]
 pub(crate) enum BulkRows {
-    /// As many as make up a turn; each for itself, but for what goes wrong with the log.
+    /// As many as make up a turn, or one that is a turn by itself; each for itself, but for what goes wrong with the log.
     Together(Vec<RowBatch>),
     /// A row whose write depends on what is in it.
     Once(Token, RowBatch),
@@ -63,6 +63,12 @@ pub(crate) fn bulk_writes<T: Clone, I: Eq + Hash>(
         let bytes = work_bytes(&batch);
         if let Some(token) = token {
             let (tablet, rows) = (tablet.clone(), BulkRows::Once(token, batch));
+            writes.push(BulkWrite { tablet, rows, entries, bytes });
+            continue;
+        }
+        if Turn::is_of(bytes) {
+            // What is refused of a row for its size, by the engine, fails all that is written with it.
+            let (tablet, rows) = (tablet.clone(), BulkRows::Together(vec![batch]));
             writes.push(BulkWrite { tablet, rows, entries, bytes });
             continue;
         }
@@ -266,6 +272,17 @@ mod tests {
         let (qualifier, operand) = (bytes(16 << 10), bytes(84 << 10));
         let sketches = of(100, Mutation::Merge { family, qualifier, timestamp: 0, operand });
         assert_eq!((sketches.len(), bulk_writes_in_flight(&sketches)), (100, 40));
+        // A large one has nothing beside it.
+        let sizes = [1, 100 << 10, 1];
+        let rows = sizes.iter().enumerate().map(|(i, count)| {
+            let (qualifier, value) = (Bytes::new(), bytes(*count));
+            let put = Mutation::Put { family, qualifier, timestamp: 0, value };
+            let batch = RowBatch { row: Bytes::from(vec![i as u8]), mutations: vec![put] };
+            RowWrite { batch, entries: vec![i], token: None }
+        });
+        let writes = bulk_writes(rows.collect(), &all(), |()| ());
+        let shown: Vec<_> = writes.iter().map(|write| write.entries.as_slice()).collect();
+        assert_eq!(shown, [&[0, 2][..], &[1]]);
         // Nor are bytes all that is work.
         let deletions = of_each(250, vec![Mutation::DeleteRow; 400]);
         assert!(deletions.iter().all(|write| write.entries.len() <= 3));

@@ -36,6 +36,11 @@ impl Turn {
         self.bytes = self.bytes.saturating_add(bytes).saturating_add(ROW_BYTES);
     }
 
+    /// Whether a row of so many bytes is a turn by itself.
+    pub(crate) fn is_of(bytes: usize) -> bool {
+        bytes >= TURN_BYTES
+    }
+
     /// So many small pieces of work were done.
     pub(crate) fn steps(&mut self, count: u64) {
         let count = usize::try_from(count).unwrap_or(usize::MAX);

@@ -807,6 +807,24 @@ async fn bulk_writes_report_each_entry_that_failed() {
     assert_eq!(fixture.dump().await, ["a f:q@0=2", "z f:q@0=1"]);
 }
 
+#[tokio::test]
+async fn a_row_of_a_bulk_that_is_too_much_for_the_memory_is_refused_alone() {
+    let fixture = Fixture::new(&[]);
+    let key = "k".repeat(4 << 10);
+    let request = v2::MutateRowsRequest {
+        entries: vec![
+            mutations_of_entry("a", vec![set("f", "q", 0, "1")]),
+            mutations_of_entry(&key, vec![set("f", "q", 0, "1"); 70_000]),
+            mutations_of_entry("z", vec![set("f", "q", 0, "1")]),
+        ],
+        ..Default::default()
+    };
+    let failed = fixture.table.mutate_rows(request, Priority::High, None).await.unwrap();
+    let failed: Vec<_> = failed.into_iter().map(|(index, error)| (index, error.kind())).collect();
+    assert_eq!(failed, [(1, Code::InvalidArgument)]);
+    assert_eq!(fixture.dump().await, ["a f:q@0=1", "z f:q@0=1"]);
+}
+
 /// Chance as a test wants it.
 #[derive(Debug, Default)]
 struct Chance(AtomicU64);

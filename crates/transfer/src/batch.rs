@@ -20,6 +20,8 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Bytes of a request beyond which a row goes in several, cell by cell: a table has rows that nobody has written at
 /// once. A server with little memory takes 4 MiB in a request, and what is counted here is an estimate.
 const ROW_PART_BYTES: usize = 3 << 20;
+/// Bytes of the row's key, once a mutation, beyond which it does so as well: what a server with the least memory takes of one row.
+const ROW_PART_KEYS_BYTES: usize = 16 << 20;
 
 /// What one request writes, and what else is dealt with once it is acknowledged.
 #[derive(Debug, Default)]
@@ -197,7 +199,12 @@ impl<'a> Batches<'a> {
                 },
             };
             let before = self.recent.get(&row.key).copied();
-            let room = (MUTATIONS_MAX - mutations, ROW_PART_BYTES.saturating_sub(batch.bytes));
+            // A zero byte counts as two.
+            let of_its_key = ROW_PART_KEYS_BYTES / (2 * row.key.len() + 2);
+            let room = (
+                of_its_key.min(MUTATIONS_MAX - mutations),
+                ROW_PART_BYTES.saturating_sub(batch.bytes),
+            );
             let (fits, taken) = self.fitting(row.cells.as_slice(), room);
             let whole = fits == row.cells.len();
             if before == Some(self.number) || (!whole && !batch.entries.is_empty()) {
@@ -571,6 +578,17 @@ mod tests {
             let cells = |entries: &Vec<Entry>| entries.iter().map(|e| e.row.cells.len()).sum();
             assert_eq!(entries.map(cells).collect::<Vec<usize>>(), expected, "{family}");
         }
+    }
+
+    #[test]
+    fn a_row_with_a_long_key_goes_in_parts_whose_keys_a_small_server_takes() {
+        let dir = tempfile::tempdir().unwrap();
+        let rows = [row(&"k".repeat(4 << 10), "f", 5000, 0)];
+        let (batches, ended) = batches(&avro_file(dir.path(), &rows), 500);
+        assert_eq!(ended, None);
+        let cells: Vec<usize> =
+            batches.iter().flat_map(|b| b.entries.iter().map(|e| e.row.cells.len())).collect();
+        assert_eq!(cells, [2047, 2047, 906]);
     }
 
     #[test]
