@@ -286,9 +286,20 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-        if let Ok(sketch) = Sketch::decode(ValueType::Bytes, &bytes) {
-            let again = Sketch::decode(ValueType::Bytes, &sketch.encode()).unwrap();
+    fn what_is_damaged_is_refused_or_read(
+        hashes in prop::collection::vec(any_hash(), 1..200),
+        dense in any::<bool>(),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut bytes = with_precision(PRECISION, &hashes, dense);
+        for (at, byte) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        bytes.truncate(cut.map_or(bytes.len(), |cut| cut.index(bytes.len())));
+        if let Ok(sketch) = Sketch::decode(ValueType::Int64, &bytes) {
+            let again = Sketch::decode(ValueType::Int64, &sketch.encode()).unwrap();
             prop_assert_eq!(again.encode(), sketch.encode());
         }
     }

@@ -433,8 +433,12 @@ pub(crate) fn rest(schema: &TabletSchema, tablet_bytes: u64, tight: bool) -> u64
     if tight || tablet_bytes > COLLECT_EAGER_BYTES {
         return COLLECTED_WAIT_MICROS;
     }
-    let rules = schema.families.values().filter_map(|family| family.gc.as_ref());
-    let least = rules.filter_map(GcRule::least_age).min().unwrap_or(0) / PATIENCE;
+    let least_age = |are_own: bool| {
+        let families = schema.families.iter().filter(|(id, _)| id.is_own() == are_own);
+        families.filter_map(|(_, family)| family.gc.as_ref()?.least_age()).min()
+    };
+    // The families of the server itself are in tables where they have no cells, too.
+    let least = least_age(false).or_else(|| least_age(true)).unwrap_or(0) / PATIENCE;
     let most = u64::try_from(least).unwrap_or(0);
     eager_wait(tablet_bytes).min(most).max(COLLECTED_WAIT_MICROS)
 }
@@ -442,7 +446,7 @@ pub(crate) fn rest(schema: &TabletSchema, tablet_bytes: u64, tight: bool) -> u64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::FamilyId;
+    use crate::cell::{FAMILY_OWN_MIN, FamilyId};
     use crate::schema::FamilyOptions;
 
     const DAY_MICROS: i64 = 86_400_000_000;
@@ -498,5 +502,10 @@ mod tests {
         assert_eq!(seconds(&[&day], 200 << 20, true), 30);
         assert_eq!(seconds(&[&day], COLLECT_EAGER_BYTES + 1, false), 30);
         assert_eq!(seconds(&[&GcRule::MaxVersions(1)], 200 << 20, false), 30);
+        // Nor do the server's own families hurry those of its users.
+        let mut with_own = schema(&[&day]);
+        let own = schema(&[&hour]).families.into_values().map(|family| (FAMILY_OWN_MIN, family));
+        with_own.families.extend(own);
+        assert_eq!(rest(&with_own, 200 << 20, false), 800_000_000);
     }
 }

@@ -3,6 +3,7 @@
 
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_bigtable::schema::{FamilySchema, TableSchema};
+use tepui_bigtable::value_type::AggregateType;
 use tepui_bigtable::{gc, limits, value_type};
 use tepui_engine::cell::FamilyId;
 
@@ -171,7 +172,10 @@ fn update(
 /// Cells of an aggregate family are stored as operands, others as they are; neither reads as the other.
 /// What the API fills in by itself may be sent back.
 fn check_value_type_change(from: Option<&admin::Type>, to: Option<&admin::Type>) -> Result<()> {
-    if value_type::aggregate_of_checked(from)? == value_type::check(to)? {
+    let shown = |aggregate: Option<AggregateType>, of| {
+        aggregate.map(|aggregate| aggregate.to_proto(value_type::input_of(of)))
+    };
+    if shown(value_type::aggregate_of_checked(from)?, from) == shown(value_type::check(to)?, to) {
         return Ok(());
     }
     Err(Error::invalid_argument("Immutable fields 'value_type.aggregate_type' cannot be updated"))
@@ -404,6 +408,31 @@ mod tests {
             assert!(error.message().contains("value_type.aggregate_type"));
         }
         modify(&with_sum, &[masked("s", sum, &["value_type"])]).unwrap();
+    }
+
+    #[test]
+    fn the_encoding_of_what_an_aggregate_takes_is_fixed_at_creation() {
+        use admin::r#type::aggregate::{Aggregator, HyperLogLogPlusPlusUniqueCount};
+        use admin::r#type::int64::encoding::{BigEndianBytes, Encoding, OrderedCodeBytes};
+        use admin::r#type::{Aggregate, Int64, Kind, int64};
+        let unique = |encoding: Option<Encoding>| {
+            let encoding = encoding.map(|encoding| int64::Encoding { encoding: Some(encoding) });
+            let of = admin::Type { kind: Some(Kind::Int64Type(Int64 { encoding })) };
+            let count = HyperLogLogPlusPlusUniqueCount::default();
+            typed(Kind::AggregateType(Box::new(Aggregate {
+                input_type: Some(Box::new(of)),
+                aggregator: Some(Aggregator::HllppUniqueCount(count)),
+                ..Default::default()
+            })))
+        };
+        let big_endian = || unique(Some(Encoding::BigEndianBytes(BigEndianBytes::default())));
+        let ordered = unique(Some(Encoding::OrderedCodeBytes(OrderedCodeBytes::default())));
+        let created = modify(&table(), &[modification("u", Mod::Create(big_endian()))]).unwrap();
+        let update = |to| modify(&created, &[masked("u", to, &["value_type"])]);
+        assert_eq!(update(ordered).unwrap_err().kind(), Code::InvalidArgument);
+        for same in [big_endian(), unique(None)] {
+            update(same).unwrap();
+        }
     }
 
     #[test]
