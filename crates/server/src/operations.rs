@@ -144,8 +144,11 @@ impl Operations {
         self.keep(&mut change, id, operation.clone())?;
         let revision = match change.try_commit(beside.clone()) {
             // The answer is all that anybody needs of the operation: what takes no more room is not refused for its sake, and nothing else is
-            // forgotten for it.
-            Err(error) if lacks_room(&error) && change.leave::<Operation>() => {
+            // forgotten for it. What takes a little more would be, here, from what is kept for deletions.
+            Err(error) if lacks_room(&error) => {
+                if !change.leave::<Operation>() || change.takes_room(&beside)? {
+                    return Err(error);
+                }
                 change.try_commit(beside)?
             }
             made => made?,

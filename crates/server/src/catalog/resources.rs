@@ -448,6 +448,22 @@ impl Change<'_> {
         Ok(revision)
     }
 
+    /// Whether the store has more bytes with this change, and what is `beside` it, than before.
+    pub fn takes_room(&self, beside: &[MetaChange]) -> Result<bool> {
+        let staged = self
+            .staged
+            .iter()
+            .map(|(key, staged)| (key, staged.after.as_ref().map(|after| &after.bytes)));
+        let beside = beside.iter().map(|change| (&change.key, change.value.as_ref()));
+        let (mut before, mut after) = (0, 0);
+        for (key, value) in staged.chain(beside) {
+            let stored = self.resources.meta.get(key)?;
+            before += stored.map_or(0, |entry| key.len() + entry.value.len());
+            after += value.map_or(0, |value| key.len() + value.len());
+        }
+        Ok(after > before)
+    }
+
     /// The value of a name as this change leaves it so far; the revision of one that it makes is not known yet, and 0.
     pub fn get<R: Resource>(&self, name: &str) -> Option<Arc<Stored<R>>> {
         match self.staged.get(&key::<R>(name)) {

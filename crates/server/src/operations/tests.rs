@@ -378,14 +378,17 @@ fn an_operation_that_cannot_be_kept_is_not_started() {
 }
 
 #[test]
-fn what_creates_nothing_is_done_in_a_full_catalog_and_its_operation_is_not_kept() {
+fn what_takes_no_room_is_done_in_a_full_catalog_and_its_operation_is_not_kept() {
     use crate::api::instances::Instance;
     let meta: Arc<MemoryMeta> = Arc::default();
     let operations = over(&meta);
     let told = || Ok(Finished::new(RESOURCE, ("a.Metadata", &()), ("a.Response", &())));
     let create = |name: &str| {
         operations.change(|change| {
-            change.create(name, Instance::default())?;
+            change.create(
+                name,
+                Instance { display_name: "as made".to_owned(), ..Instance::default() },
+            )?;
             told()
         })
     };
@@ -408,6 +411,15 @@ fn what_creates_nothing_is_done_in_a_full_catalog_and_its_operation_is_not_kept(
         assert_eq!(operations.list("", 0, 10).len(), 1);
     }
     assert_eq!(create("b").unwrap_err().kind(), Code::ResourceExhausted);
+    // What takes room would take it, a little each time, from what is kept for deletions.
+    let grown = operations.change(|change| {
+        change.update::<Instance>("a", |instance| {
+            instance.display_name = "changed again".to_owned();
+            Ok(())
+        })?;
+        told()
+    });
+    assert_eq!(grown.unwrap_err().kind(), Code::ResourceExhausted);
     // Nor is another forgotten for one that is not kept.
     let before = OPERATIONS_MAX - 1;
     meta.is_full.store(false, std::sync::atomic::Ordering::Relaxed);
