@@ -525,10 +525,10 @@ fn newest_free(
 
 /// Small flushes, but for those from which on merges have failed.
 fn pick_crowd(shape: &Shape, busy: &Busy) -> Option<Pick> {
-    let newer = shape.crowd.iter().filter(|file| file.min_seq > busy.crowds_after);
-    let newer: Vec<_> = newer.cloned().collect();
-    // Those that are newer than one which is left alone, for its damage perhaps, do without it.
-    let inputs = newest_free(&newer, busy, |_| true);
+    // Those that are newer than one which is left alone, for its damage perhaps, do without it: the ages of which all is newer, since what is
+    // merged of a part of one would share rows with the rest of it.
+    let is_newer = |age: &[Arc<SstRef>]| age.iter().all(|file| file.min_seq > busy.crowds_after);
+    let inputs = newest_free(&shape.crowd, busy, is_newer);
     let are_many = ages(&inputs).len() >= CROWD_AGES_MIN || inputs.len() == shape.crowd.len();
     if are_many { within_l0(Reason::Crowd, inputs, busy) } else { None }
 }

@@ -314,6 +314,22 @@ fn small_flushes_newer_than_one_that_is_left_alone_are_merged_without_it() {
 }
 
 #[test]
+fn of_an_age_with_files_from_before_a_failed_crowd_nothing_is_merged_with_newer_flushes() {
+    let flushes: Vec<String> = (1..=70).map(|n| format!("{n}[r{n:03}-r{n:03}]1")).collect();
+    let mut tree = tree(&[], &[&format!("L0: {}", flushes.join(" "))]);
+    let files = level_files(&tree.version, 0);
+    // Merged with what was there before, so that it is of one age with the others up to there.
+    let mut merged = SstRef::clone(files.iter().find(|file| file.id == 25).unwrap());
+    merged.min_seq = files.iter().find(|file| file.id == 15).unwrap().min_seq;
+    let edit = VersionEdit { remove: vec![(0, 25)], add: vec![merged], ..Default::default() };
+    tree.version = tree.version.apply(&edit).unwrap();
+    let busy = Busy { crowds_after: 20, ..Busy::default() };
+    let pick = pick_by_shape(&tree.version, &tree.shape(), &tree.options, &busy).unwrap();
+    assert_eq!((pick.reason, pick.inputs.len()), (Reason::Crowd, 45));
+    assert!(pick.inputs.iter().all(|file| file.id > 25));
+}
+
+#[test]
 fn a_pick_that_failed_where_nothing_lies_leaves_files_alone_too() {
     let levels = ["L4: 1[a-c]6", "L5: 2[a-c]20 3[d-m]40", "L6: 5[d-z]300"];
     let tree = tree(&["base=3"], &levels);
