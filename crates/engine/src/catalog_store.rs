@@ -55,10 +55,13 @@ impl MetaStore for CatalogStore {
         if let Some(error) = refused {
             return Err(error);
         }
-        self.meta.commit(changes).inspect_err(|error| {
-            if error.is_in_doubt() {
-                self.core.fail(&error.clone().context("the catalog cannot be written"));
+        self.meta.commit(changes).map_err(|error| {
+            if !error.is_in_doubt() {
+                return error;
             }
+            self.core.fail(&error.clone().context("the catalog cannot be written"));
+            // As a write that meets the failure is answered.
+            self.core.failed().map_or(error, Error::in_doubt)
         })
     }
 }

@@ -113,6 +113,10 @@ pub struct EngineMetrics {
     pub compactions_for_reads: AtomicU64,
     /// Compactions that were put off, or ended before their time, since the disk had no room.
     pub compactions_put_off: AtomicU64,
+    /// Compactions that failed since a file is damaged; they are tried again now and then.
+    pub compactions_damaged: AtomicU64,
+    /// Compactions that failed for anything else but want of room.
+    pub compactions_failed: AtomicU64,
     /// Microseconds for which compactions that free value files rested beside reads of the device.
     pub compaction_rested_micros: AtomicU64,
     /// Cells that garbage collection dropped, or deleted.
@@ -282,6 +286,12 @@ impl Core {
                 self.fail(error);
             }
         })
+    }
+
+    /// After a sync of a directory that failed elsewhere: no other of it proves anything.
+    pub(crate) fn distrust(&self, dir: &Path) {
+        let mut unsafe_dirs = self.unsafe_dirs.lock().unwrap_or_else(PoisonError::into_inner);
+        unsafe_dirs.insert(dir.to_owned());
     }
 
     /// Gives the space of a file back whose name was removed from a directory. Where the directory cannot be synced, which makes the

@@ -2,8 +2,8 @@
 //!
 //! Opening goes in this order: lock the directory, check its format, open the meta store, every
 //! tablet's manifest and every backup, make sure that every tablet of the catalog is there, put the clock beyond every
-//! sequence on disk, remove files that neither a manifest nor a backup names, replay the log into memtables. Nothing
-//! is removed before it is known what there should be: a lost catalog or manifest costs nothing else. Then the owner
+//! sequence on disk, replay the log into memtables, remove files that neither a manifest nor a backup names. Nothing
+//! is removed by a start that fails: a lost catalog or manifest costs nothing else. Then the owner
 //! gives each tablet its schema and calls [`Engine::start`].
 
 use std::collections::{BTreeMap, HashSet};
@@ -16,7 +16,7 @@ use crate::background;
 use crate::backup::Backups;
 use crate::cache::{BlockCache, QuickBlockCache};
 use crate::catalog_store::{CatalogStore, check_catalog};
-use crate::cell::{RowRange, Seq};
+use crate::cell::{RowRange, SEQ_MAX, Seq};
 use crate::changes::{ChangeFigures, ChangeLog, commit_micros};
 use crate::core::{Core, EngineMetrics};
 use crate::error::{Error, ErrorKind, Result};
@@ -43,6 +43,10 @@ pub use crate::options::{
 
 /// Bytes of log from which a replay reports its progress: below, it is over in an instant.
 const REPLAY_TOLD_BYTES: u64 = 32 << 20;
+
+/// Sequences, which number files too, that a start wants to be left: they last for decades of a million writes a second. What is numbered
+/// beyond is there by mistake, and nothing could be written behind it.
+const SEQS_LEFT_MIN: u64 = 1 << 50;
 
 /// Whether the engine takes writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -232,6 +236,16 @@ impl Engine {
         let ssts = layout.ssts_there(files.as_ref())?;
         let values = layout.values_there(files.as_ref())?;
         floor = ssts.iter().chain(&values).copied().fold(floor, u64::max);
+        if floor > SEQ_MAX - SEQS_LEFT_MIN {
+            let is_last = |id: &&u64| **id == floor;
+            let sst = ssts.iter().find(is_last).map(|id| layout.sst(*id));
+            let value = values.iter().find(is_last).map(|id| layout.value(*id));
+            let backup = backups.damaged.iter().find(|id| id.0 == floor);
+            let backup = backup.map(|id| layout.backup(*id));
+            let path = sst.or(value).or(backup).unwrap_or_else(|| dir.to_owned());
+            let what = "a number in it, or in its name, leaves too few for what will be written: it is no file of this server, unless its clock was at the year 2527; move it away";
+            return Err(Error::corruption(path.display(), 0, what));
+        }
         let lacks = named.iter().filter(|id| !ssts.contains(id)).count();
         if lacks > 0 {
             // What names them may be older than the files: then the others are what came after it.
@@ -417,7 +431,8 @@ impl Engine {
         files.create_dir_all(&dir)?;
         let create = || {
             let manifest = TabletManifest::create(Arc::clone(files), &dir, id, range, initial)?;
-            self.core.sync_dir(&self.core.layout.tablets())?;
+            let synced = self.core.sync_dir(&self.core.layout.tablets());
+            synced.map_err(|error| self.core.failed().unwrap_or(error))?;
             Ok(manifest)
         };
         let manifest = create().inspect_err(|_: &Error| {
@@ -453,6 +468,8 @@ impl Engine {
             .and_then(|()| self.core.sync_dir(&self.core.layout.tablets()));
         if removed.is_err() {
             // The next start finds the manifest or not, and removes them either way.
+            let named = held.files.values().flat_map(|sst| sst.value_files());
+            self.core.store.values().keep(named.map(|(file, _)| file.id()));
             self.core.store.keep(held.files.keys().copied());
         }
         drop(held);
@@ -626,7 +643,8 @@ impl Engine {
         for thread in threads {
             thread.join();
         }
-        let mut result = Ok(());
+        // What is in memory is in the log.
+        let mut result = self.core.failed().map_or(Ok(()), Err);
         if self.core.health() == Health::Serving {
             for tablet in self.tablets() {
                 tablet.rotate_now();

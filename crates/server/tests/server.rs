@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use prost::Message as _;
+use tepui_engine::db::Health;
 use tepui_engine::io::{CrashMode, Fault, FaultFiles, FaultOp, Rng as _};
 use tepui_engine::io::{Env, InlineIo, MemoryFiles, SeededRng, SystemClock, ThreadSpawner};
 use tepui_server::api::admin::bigtable_instance_admin_client::BigtableInstanceAdminClient;
@@ -163,7 +164,9 @@ impl TestServer {
     async fn stop(self) {
         drop(self.channel);
         let running = self.running;
-        tokio::task::spawn_blocking(move || running.stop().unwrap()).await.unwrap();
+        let is_read_only = matches!(running.engine().health(), Health::ReadOnly(_));
+        let stopped = tokio::task::spawn_blocking(move || running.stop()).await.unwrap();
+        assert_eq!(stopped.is_err(), is_read_only, "{stopped:?}");
     }
 }
 

@@ -176,8 +176,9 @@ impl Engine {
         if let Err(error) = written {
             if error.kind() == ErrorKind::Io {
                 // No sync proves any more that its list is not on disk: the files that it names stay until the next start.
+                core.distrust(&core.layout.backups());
                 core.fail(&error);
-                return Err(error);
+                return Err(core.failed().unwrap_or(error));
             }
             match self.remove_list_if_there(id) {
                 Ok(()) => backup.delete(),

@@ -78,6 +78,12 @@ impl Claim {
             // Said once, where it was found out.
             EngineMetrics::add(&tablet.core.metrics.compactions_put_off, 1);
             tracing::debug!(tablet = tablet.id.0, %error, "compaction put off");
+        } else {
+            let metrics = &tablet.core.metrics;
+            let is_damage = error.kind() == ErrorKind::Corruption;
+            let of_it =
+                if is_damage { &metrics.compactions_damaged } else { &metrics.compactions_failed };
+            EngineMetrics::add(of_it, 1);
         }
         let now = tablet.core.env.clock.monotonic_micros();
         if !put_off && let Some(left_out) = tablet.core.said_of_compactions.of(error, now) {

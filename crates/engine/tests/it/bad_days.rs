@@ -214,6 +214,22 @@ fn a_failed_sync_makes_the_engine_read_only_and_says_so() {
 }
 
 #[test]
+fn a_stop_says_that_nothing_was_flushed_since_the_engine_was_read_only() {
+    let disk = Arc::new(MemoryFiles::new());
+    let rig = faulty(&disk);
+    block_on(rig.tablet.apply(batch("kept", "in the log"))).unwrap();
+    rig.faults.inject(Fault::new(FaultOp::Sync).on_path("META-"));
+    let change = MetaChange { key: "a".into(), expect: MetaExpect::Any, value: None };
+    let error = rig.engine.meta().commit(&[change]).unwrap_err();
+    assert!(error.kind() == ErrorKind::ReadOnly && error.is_in_doubt(), "{error:?}");
+    rig.faults.heal();
+    assert_eq!(rig.engine.close().unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!(disk.list(Path::new("/data/sst")).unwrap(), []);
+    drop(rig);
+    assert_eq!(value(&faulty(&disk).tablet, "kept").as_deref(), Some("in the log"));
+}
+
+#[test]
 fn where_the_log_cannot_be_synced_no_file_has_what_it_may_lose() {
     let disk = Arc::new(MemoryFiles::new());
     let rig = faulty_with(&disk, EngineOptions { sync: SyncMode::Never, ..tiny_options() });
@@ -537,6 +553,26 @@ fn a_dropped_tablet_leaves_no_files() {
     let dropped = block_on(tablet.drop_rows(RowRange::all()));
     assert_eq!(dropped.unwrap_err().kind(), ErrorKind::NotFound);
     block_on(tablet.flush()).unwrap();
+}
+
+#[test]
+fn a_tablet_whose_manifest_cannot_be_removed_keeps_its_rows_with_their_large_values_until_the_next_start()
+ {
+    let disk = Arc::new(MemoryFiles::new());
+    let rig = faulty_with(&disk, EngineOptions { separate_values_bytes: 10, ..tiny_options() });
+    block_on(rig.tablet.apply(batch("row", &"v".repeat(100)))).unwrap();
+    block_on(rig.tablet.flush()).unwrap();
+    let of = |dir: &str| disk.list(Path::new(dir)).unwrap();
+    let before = (of("/data/sst"), of("/data/values"));
+    assert_eq!((before.0.len(), before.1.len()), (1, 1));
+    rig.faults.inject(Fault::new(FaultOp::Remove).on_path("MANIFEST-"));
+    rig.engine.drop_tablet(rig.tablet.id()).unwrap_err();
+    rig.faults.heal();
+    rig.engine.run_background().unwrap();
+    assert_eq!((of("/data/sst"), of("/data/values")), before);
+    drop(rig);
+    let rig = faulty(&disk);
+    assert_eq!(value(&rig.tablet, "row"), Some("v".repeat(100)));
 }
 
 #[test]
@@ -1007,6 +1043,19 @@ fn a_copy_that_has_only_files_of_data_is_not_taken_for_a_new_directory() {
         files.remove_dir(&Path::new("/data").join(dir)).unwrap();
     }
     assert_refused(&files, &["/data/IDENTITY", "the file is missing"]);
+}
+
+#[test]
+fn a_stray_file_at_the_end_of_all_numbers_keeps_a_server_from_starting_and_is_named() {
+    for stray in [
+        "sst/ffffffffffffffff.sst",
+        "values/fffffffffffffffe.val",
+        "backups/BACKUP-ffffffffffffffff",
+    ] {
+        let (files, _) = killed();
+        files.put_contents(&Path::new("/data").join(stray), b"stray".to_vec());
+        assert_refused(&files, &[stray, "move it away"]);
+    }
 }
 
 #[test]

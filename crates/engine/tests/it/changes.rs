@@ -403,6 +403,27 @@ fn files_go_when_their_time_is_over_and_old_positions_are_refused() {
 }
 
 #[test]
+fn a_read_only_engine_keeps_the_changes_whose_time_is_over() {
+    let disk = MemoryFiles::new();
+    let faults = FaultFiles::new(Arc::new(disk.clone()));
+    let kept = Kept::open(Arc::new(faults.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    fill(&kept, 60);
+    let files = change_files(&disk);
+    assert!(files.len() > 3);
+    faults.inject(Fault::new(FaultOp::Sync).on_path(".log"));
+    apply(&kept.tablet, batch(60, 100)).unwrap_err();
+    faults.heal();
+    kept.clock.advance_micros(2 * 86_400 * 1_000_000);
+    drop(kept.engine.run_background());
+    assert_eq!(change_files(&disk), files);
+    // Whoever had their time be over by mistake has them again.
+    drop(kept);
+    let kept = Kept::open(Arc::new(disk), options()).unwrap();
+    assert!(kept.read(begun, 100).is_ok());
+}
+
+#[test]
 fn too_many_bytes_of_history_lose_the_oldest_and_no_reader_misses_them_in_silence() {
     let files = MemoryFiles::new();
     let options = EngineOptions { change_log_bytes_max: Some(4_000), ..options() };

@@ -478,8 +478,8 @@ impl Backups {
     }
 
     /// Removes entries of backups that are being made by no operation: the thread that was to make one ended without
-    /// saying how.
-    fn give_up_unmade(&self) {
+    /// saying how, or there was no room to remove its entry.
+    pub(super) fn give_up_unmade(&self) {
         let all = self.resources.list::<BackupRecord>("", None, usize::MAX);
         for (name, stored) in all.iter().filter(|(_, stored)| stored.value.engine_id.is_none()) {
             let of_it = self.operations.list(&format!("operations/{name}"), 0, usize::MAX);

@@ -24,6 +24,7 @@ impl Backups {
             self.count();
             return;
         };
+        self.give_up_unmade();
         let all = self.resources.list::<BackupRecord>("", None, usize::MAX);
         for (name, stored) in &all {
             let Some(shown) = &stored.value.shown else { continue };

@@ -5,7 +5,7 @@ use std::path::Path;
 use bytes::Bytes;
 use tepui_bigtable::error::Code;
 use tepui_engine::cell::{FamilyId, Mutation, RowBatch};
-use tepui_engine::db::EngineOptions;
+use tepui_engine::db::{EngineOptions, Health};
 use tepui_engine::io::{
     Clock, Fault, FaultFiles, FaultOp, Files, InlineIo, ManualClock, MemoryFiles, SeededRng,
     ThreadSpawner,
@@ -179,7 +179,8 @@ impl Place {
     }
 
     fn restart(self) -> Self {
-        self.engine.close().unwrap();
+        let is_read_only = matches!(self.engine.health(), Health::ReadOnly(_));
+        assert_eq!(self.engine.close().is_err(), is_read_only);
         let Self { files, clock, .. } = self;
         clock.advance_micros(1);
         open(files, clock)

@@ -340,6 +340,12 @@ impl Sources {
         out.counter("compaction_written_bytes", "bytes that compactions wrote", written)?;
         let help = "compactions that were put off, since the disk had no room for them";
         out.counter("compactions_put_off", help, get(&metrics.compactions_put_off))?;
+        let failed = [
+            (label("reason", "damage"), get(&metrics.compactions_damaged)),
+            (label("reason", "other"), get(&metrics.compactions_failed)),
+        ];
+        let help = "compactions that failed, by reason, and are tried again now and then";
+        out.counters(("compaction_failures", help), failed)?;
         let help = "microseconds for which compactions that free value files rested beside reads of the device";
         let rested = get(&metrics.compaction_rested_micros);
         out.counter("compaction_rested_microseconds", help, rested)?;

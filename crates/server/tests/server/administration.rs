@@ -23,7 +23,9 @@ async fn a_failed_commit_of_the_catalog_ends_all_writes_and_the_next_start_knows
         server.create(&[]).await;
         server.set("kept", b"v").await.unwrap();
         faults.inject(Fault::new(FaultOp::Sync).on_path("META-"));
-        server.create_table("projects/p/instances/j").await.unwrap_err();
+        let met = server.create_table("projects/p/instances/j").await.unwrap_err();
+        assert_eq!(met.code(), Code::Unavailable, "{met}");
+        assert!(met.message().contains("not known whether this was done"), "{met}");
         let refused = server.set("later", b"v").await.unwrap_err();
         assert_eq!(refused.code(), Code::Unavailable, "{refused}");
         assert!(retry_delay(&refused).is_some(), "{refused:?}");

@@ -459,6 +459,9 @@ fn a_damaged_file_of_level_zero_is_left_alone_for_ever_longer_and_what_was_with_
         wait = (2 * wait).min(600_000_000);
     }
     assert_eq!(wait, 600_000_000, "writers may wait for it");
+    let metrics = rig.engine.metrics();
+    assert_eq!(metrics.compactions_damaged.load(Ordering::Relaxed), 7);
+    assert_eq!(metrics.compactions_failed.load(Ordering::Relaxed), 0);
 }
 
 #[test]
