@@ -225,7 +225,8 @@ pub fn aggregate_of_checked(value_type: Option<&admin::Type>) -> Result<Option<A
     }
 }
 
-/// Replaces what is deprecated in a type, and in those in it, as documented: `utf8_raw` of a String by `utf8_bytes`. The state of
+/// Replaces what is deprecated in a type, and in those in it, as documented: `utf8_raw` of a String by `utf8_bytes`, and the type of the bytes of
+/// a big-endian number by none. The state of
 /// an aggregate is the server's to tell ([`AggregateType::to_proto`]), whatever a client says of it.
 #[expect(deprecated, reason = "it is what older clients send")]
 pub fn modernize(value_type: &mut admin::Type) {
@@ -236,6 +237,13 @@ pub fn modernize(value_type: &mut admin::Type) {
                 && matches!(encoding.encoding, Some(string::encoding::Encoding::Utf8Raw(_)))
             {
                 *encoding = utf8_bytes();
+            }
+        }
+        Some(Kind::Int64Type(int64)) => {
+            if let Some(int64::encoding::Encoding::BigEndianBytes(bytes)) =
+                int64.encoding.as_mut().and_then(|encoding| encoding.encoding.as_mut())
+            {
+                bytes.bytes_type = None;
             }
         }
         Some(Kind::ArrayType(array)) => replace(array.element_type.as_deref_mut()),

@@ -115,7 +115,7 @@ pub struct EngineMetrics {
     pub compactions_put_off: AtomicU64,
     /// Compactions that failed since a file is damaged; they are tried again now and then.
     pub compactions_damaged: AtomicU64,
-    /// Compactions that failed for anything else but want of room.
+    /// Compactions that failed for anything else but want of room, open files or memory.
     pub compactions_failed: AtomicU64,
     /// Microseconds for which compactions that free value files rested beside reads of the device.
     pub compaction_rested_micros: AtomicU64,

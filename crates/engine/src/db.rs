@@ -236,16 +236,11 @@ impl Engine {
         let ssts = layout.ssts_there(files.as_ref())?;
         let values = layout.values_there(files.as_ref())?;
         floor = ssts.iter().chain(&values).copied().fold(floor, u64::max);
-        if floor > SEQ_MAX - SEQS_LEFT_MIN {
-            let is_last = |id: &&u64| **id == floor;
-            let sst = ssts.iter().find(is_last).map(|id| layout.sst(*id));
-            let value = values.iter().find(is_last).map(|id| layout.value(*id));
-            let backup = backups.damaged.iter().find(|id| id.0 == floor);
-            let backup = backup.map(|id| layout.backup(*id));
-            let path = sst.or(value).or(backup).unwrap_or_else(|| dir.to_owned());
-            let what = "a number in it, or in its name, leaves too few for what will be written: it is no file of this server, unless its clock was at the year 2527; move it away";
-            return Err(Error::corruption(path.display(), 0, what));
-        }
+        let is_last = |id: &&u64| **id == floor;
+        let sst = ssts.iter().find(is_last).map(|id| layout.sst(*id));
+        let value = values.iter().find(is_last).map(|id| layout.value(*id));
+        let backup = backups.damaged.iter().find(|id| id.0 == floor).map(|id| layout.backup(*id));
+        check_floor(floor, &sst.or(value).or(backup).unwrap_or_else(|| dir.to_owned()))?;
         let lacks = named.iter().filter(|id| !ssts.contains(id)).count();
         if lacks > 0 {
             // What names them may be older than the files: then the others are what came after it.
@@ -262,6 +257,7 @@ impl Engine {
         let changes = ChangeLog::open(files.as_ref(), &layout.changes(), bytes_max)?;
         let (after_segment, last_kept) = changes.newest();
         floor = floor.max(last_kept);
+        check_floor(floor, &layout.changes())?;
 
         let log_options = LogOptions {
             after_segment,
@@ -684,6 +680,15 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.core.stop();
     }
+}
+
+/// Whether something is left to number what will be written, behind a number that is found at `path`.
+fn check_floor(floor: Seq, path: &Path) -> Result<()> {
+    if floor <= SEQ_MAX - SEQS_LEFT_MIN {
+        return Ok(());
+    }
+    let what = "a number in it, or in a name, leaves too few for what will be written: that is no file of this server, unless its clock was at the year 2527; move it away";
+    Err(Error::corruption(path.display(), 0, what))
 }
 
 /// Creates the directory, for its owner alone, and what lies above it, durably: a name is only as durable as the directory

@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use tepui_bigtable::error::{Error, Result};
-use tepui_engine::db::{Engine, OpenSummary};
+use tepui_engine::db::{Engine, Health, OpenSummary};
 use tepui_engine::io::{Clock, Env, JoinHandle};
 use tepui_engine::limits::CLOCK_DOUBT;
 use tokio::sync::watch;
@@ -390,6 +390,9 @@ impl Running {
         match closed.recv_timeout(CLOSE) {
             Ok(result) => Ok(result?),
             Err(RecvTimeoutError::Timeout) => {
+                if let Health::ReadOnly(reason) = self.engine.health() {
+                    return Err(Error::unavailable(reason));
+                }
                 tracing::warn!("the engine is still flushing; what is left is in the log");
                 Ok(())
             }

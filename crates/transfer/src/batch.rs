@@ -200,7 +200,8 @@ impl<'a> Batches<'a> {
             };
             let before = self.recent.get(&row.key).copied();
             // A zero byte counts as two.
-            let of_its_key = ROW_PART_KEYS_BYTES / (2 * row.key.len() + 2);
+            let zeros = row.key.iter().map(|byte| usize::from(*byte == 0)).sum::<usize>();
+            let of_its_key = ROW_PART_KEYS_BYTES / (row.key.len() + zeros + 2);
             let room = (
                 of_its_key.min(MUTATIONS_MAX - mutations),
                 ROW_PART_BYTES.saturating_sub(batch.bytes),
@@ -588,7 +589,7 @@ mod tests {
         assert_eq!(ended, None);
         let cells: Vec<usize> =
             batches.iter().flat_map(|b| b.entries.iter().map(|e| e.row.cells.len())).collect();
-        assert_eq!(cells, [2047, 2047, 906]);
+        assert_eq!(cells, [4094, 906]);
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl Claim {
             // Said once, where it was found out.
             EngineMetrics::add(&tablet.core.metrics.compactions_put_off, 1);
             tracing::debug!(tablet = tablet.id.0, %error, "compaction put off");
-        } else {
+        } else if !error.is_shortage() {
             let metrics = &tablet.core.metrics;
             let is_damage = error.kind() == ErrorKind::Corruption;
             let of_it =

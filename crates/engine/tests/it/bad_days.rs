@@ -1056,6 +1056,10 @@ fn a_stray_file_at_the_end_of_all_numbers_keeps_a_server_from_starting_and_is_na
         files.put_contents(&Path::new("/data").join(stray), b"stray".to_vec());
         assert_refused(&files, &[stray, "move it away"]);
     }
+    let (files, _) = killed();
+    let stray = "changes/0000000000000001-0000000000000002-ffffffffffffffff.chg";
+    files.put_contents(&Path::new("/data").join(stray), b"stray".to_vec());
+    assert_refused(&files, &["changes", "move it away"]);
 }
 
 #[test]

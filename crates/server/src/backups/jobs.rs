@@ -237,12 +237,17 @@ impl Backups {
 
     /// Removes the entry of a backup that will not be made. One that has been made meanwhile stays.
     pub(super) fn give_up(&self, name: &str, incarnation: u64) {
+        self.give_up_where(name, incarnation, || true);
+    }
+
+    /// The same if `is_over`, which is asked where no other change comes between.
+    fn give_up_where(&self, name: &str, incarnation: u64, is_over: impl FnOnce() -> bool) {
         let removed = self.resources.change(|change| {
             let stored = change.get::<BackupRecord>(name);
             let is_unmade = |record: &BackupRecord| {
                 record.incarnation == incarnation && record.engine_id.is_none()
             };
-            if stored.is_some_and(|stored| is_unmade(&stored.value)) {
+            if stored.is_some_and(|stored| is_unmade(&stored.value)) && is_over() {
                 change.delete_under(name);
             }
             Ok(())
@@ -482,10 +487,10 @@ impl Backups {
     pub(super) fn give_up_unmade(&self) {
         let all = self.resources.list::<BackupRecord>("", None, usize::MAX);
         for (name, stored) in all.iter().filter(|(_, stored)| stored.value.engine_id.is_none()) {
-            let of_it = self.operations.list(&format!("operations/{name}"), 0, usize::MAX);
-            if of_it.iter().all(|(_, operation)| operation.done) {
-                self.give_up(name, stored.value.incarnation);
-            }
+            self.give_up_where(name, stored.value.incarnation, || {
+                let of_it = self.operations.list(&format!("operations/{name}"), 0, usize::MAX);
+                of_it.iter().all(|(_, operation)| operation.done)
+            });
         }
     }
 

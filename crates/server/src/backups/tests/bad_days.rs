@@ -331,6 +331,44 @@ fn a_backup_of_which_the_disk_does_not_say_whether_it_is_named_keeps_its_files()
 }
 
 #[test]
+fn an_entry_that_nothing_makes_a_backup_of_any_more_goes_with_the_next_sweep() {
+    let place = place();
+    let [left, under_way] = ["left", "under-way"].map(|id| format!("{CLUSTER}/backups/{id}"));
+    for name in [&left, &under_way] {
+        place.backups.resources.create(name, BackupRecord::default()).unwrap();
+    }
+    let metadata = admin::CreateBackupMetadata { name: under_way.clone(), ..Default::default() };
+    let any = crate::operations::any("google.bigtable.admin.v2.CreateBackupMetadata", &metadata);
+    let handle = place.operations.start(&under_way, any).unwrap();
+    place.backups.sweep();
+    assert!(place.backups.resources.get::<BackupRecord>(&left).is_none());
+    assert!(place.backups.resources.get::<BackupRecord>(&under_way).is_some());
+    handle.finish(Err(Error::aborted("it failed, and its entry stayed"))).unwrap();
+    place.backups.sweep();
+    assert!(place.backups.resources.get::<BackupRecord>(&under_way).is_none());
+}
+
+#[test]
+fn what_meets_the_failed_sync_of_a_directory_is_not_done_and_may_be_sent_again_after_a_restart() {
+    // Of the tablets, the first is that of the new one's own directory.
+    for (path, nth, creates) in [("backups", 1, false), ("tablets", 2, true)] {
+        let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
+        let place = with_table(Arc::new(faults.clone()));
+        place.make(BACKUP);
+        faults.inject(Fault::new(FaultOp::SyncDir).on_path(path).nth(nth));
+        let error = if creates {
+            let tablet = place.engine.create_tablet(RowRange::all());
+            Error::from(tablet.unwrap_err())
+        } else {
+            let expiry = times::timestamp(place.now() + DAY);
+            place.backups.copy(COPY, BACKUP, Some(&expiry)).unwrap_err()
+        };
+        assert_eq!(error.kind(), Code::Unavailable, "{path}: {error}");
+        assert!(!error.is_in_doubt() && error.message().contains("read-only"), "{error}");
+    }
+}
+
+#[test]
 fn on_a_full_disk_backups_are_deleted_and_expire() {
     let disk = MemoryFiles::new();
     let faults = FaultFiles::new(Arc::new(disk.clone()));
