@@ -18,6 +18,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use crate::cell::{RowRange, Seq, row_prefix};
@@ -34,6 +36,13 @@ use super::view::View;
 /// them, and each read of memory goes through them: more make both slow for a tablet that drops row by row, fewer make an SST
 /// of a few drops.
 const EXCISED_MAX: usize = 64;
+
+/// Dropped ranges beyond which others are refused until a flush has gone through, as where flushes fail for long: each edit would copy them, and
+/// each read go through them. Far more than come while a memtable is flushed.
+const EXCISED_WAITING_MAX: usize = 1024;
+
+/// When to drop rows again after that: flushes that fail are tried again about as often.
+const EXCISED_RETRY: Duration = Duration::from_secs(5);
 
 impl Tablet {
     /// Deletes all rows of a range that were written before now; durable and visible when it resolves.
@@ -57,6 +66,12 @@ impl Tablet {
         }
         self.core.check_writable()?;
         self.check_room()?;
+        if self.version().excised().len() >= EXCISED_WAITING_MAX {
+            let text = format!(
+                "{EXCISED_WAITING_MAX} ranges of rows were dropped since memtables were flushed last; flushes are behind, or fail: the log tells why"
+            );
+            return Err(Error::overloaded(text, EXCISED_RETRY));
+        }
         // A read-modify-write that has read what is dropped now must come before the drop; and no reader
         // may see a write that comes after it while the view still shows what was before.
         let locks = self.locks.lock_all().await;

@@ -299,6 +299,26 @@ fn a_drop_of_rows_whose_edit_fails_may_have_been_done_and_says_so() {
 }
 
 #[test]
+fn where_flushes_fail_dropped_ranges_do_not_grow_without_an_end_and_go_on_afterwards() {
+    let disk = Arc::new(MemoryFiles::new());
+    let rig = faulty(&disk);
+    let full = Fault::new(FaultOp::Create).on_path(".sst").kind(ErrorKind::Exhausted).sticky();
+    rig.faults.inject(full);
+    block_on(rig.tablet.apply(batch("kept", "1"))).unwrap();
+    let drop_one = |n: u32| {
+        let row = format!("{n:06}");
+        block_on(rig.tablet.drop_rows(RowRange::row(row.as_bytes())))
+    };
+    let refused = (0..2_000).find_map(|n| drop_one(n).err()).expect("one is refused");
+    assert_eq!(refused.kind(), ErrorKind::Overloaded);
+    assert!(refused.retry_after().is_some() && refused.message().contains("flushes"), "{refused}");
+    assert_eq!(value(&rig.tablet, "kept").as_deref(), Some("1"));
+    rig.faults.heal();
+    block_on(rig.tablet.flush()).unwrap();
+    drop_one(0).unwrap();
+}
+
+#[test]
 fn a_drop_of_rows_that_finds_no_open_file_is_not_done_and_may_be_sent_again() {
     let disk = Arc::new(MemoryFiles::new());
     let rig = faulty(&disk);
