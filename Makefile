@@ -132,9 +132,10 @@ lint: ## check the formatting and the lock files, run clippy with warnings as er
 
 test: needs-test lint unit process crash clients ## all that CI runs: lint, unit, process, crash, clients
 
-unit: ## the Rust tests, those of the benchmarks' reports and of the scripts that run them and the clients
+unit: ## the Rust tests, those of the benchmarks' reports and of the scripts that run them, servers and the clients
 	$(CARGO) test --workspace
 	cd bench-peers/large-values && python3 -m unittest -q
+	cd tests && python3 -m unittest -q
 	cd tests/clients && python3 -m unittest -q
 	cd tests/clients/python/system && python3 -m unittest -q
 

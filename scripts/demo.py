@@ -241,9 +241,11 @@ def main() -> int:
     except ServerError as error:
         wrong.append(str(error))
     finally:
-        if server is not None:
-            server.kill()
-        shutil.rmtree(scratch, ignore_errors=True)
+        try:
+            if server is not None:
+                server.kill()
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
     print()
     for name, seconds in steps.times:
         print(f"{seconds:9.2f} s  {name}")

@@ -7,7 +7,8 @@ As a module it gives `Server`; as a program it wraps a command:
 
 which starts the server on a free loopback port with a fresh data directory, sets BIGTABLE_EMULATOR_HOST,
 runs the command, stops the server by SIGTERM and exits with the command's code, or with 1 when the
-server did not leave with code 0 in STOP_SECONDS_MAX. Needs nothing but Python's standard library.
+server did not leave with code 0 in STOP_SECONDS_MAX, or a thread of it panicked. Needs nothing but Python's
+standard library.
 
 What it relies on: `tepui serve --data DIR --listen 127.0.0.1:0` prints one line
 `export BIGTABLE_EMULATOR_HOST=HOST:PORT` on its standard output once it answers requests.
@@ -36,10 +37,12 @@ START_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 10.0
 READY = re.compile(r"^export BIGTABLE_EMULATOR_HOST=(\S+:\d+)\s*$")
 LOG_TAIL_LINES = 40
+# As the standard library prints a panic. That of a task ends nothing else: its caller may try again, and the server goes on.
+PANIC = "panicked at"
 
 
 class ServerError(Exception):
-    """The server did not start, died, or did not stop as it should."""
+    """The server did not start, panicked, died, or did not stop as it should."""
 
 
 def default_binary() -> str:
@@ -70,6 +73,8 @@ class Server:
         self.process: subprocess.Popen | None = None
         self.watcher: subprocess.Popen | None = None
         self.log_path = f"{self.data}.log"
+        # Where the log of this process begins; what is before is of earlier ones.
+        self.log_begin = 0
 
     def start(self) -> str:
         """Starts the server and returns HOST:PORT once it is ready."""
@@ -78,6 +83,7 @@ class Server:
         # The configuration that somebody has in the environment is not part of a test.
         clean = {k: v for k, v in os.environ.items() if not k.startswith("TEPUI_")}
         with open(self.log_path, "ab") as log:
+            self.log_begin = log.tell()
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL,
                 env={**clean, **self.env}, text=True, start_new_session=True,
@@ -106,17 +112,21 @@ class Server:
     @staticmethod
     def _pump(stream, lines: queue.Queue) -> None:
         # The pipe is read to its end, so that the server never blocks on a full one.
-        for line in stream:
-            lines.put(line)
+        with stream:
+            for line in stream:
+                lines.put(line)
         lines.put(None)
 
     def _reap(self, timeout: float | None = None) -> int:
-        """Waits for the process; its exit code."""
+        """Waits for the process; its exit code. However it ended, none of its threads may have panicked."""
         code = self.process.wait(timeout=timeout)
         # The number may soon be another process's.
         self.watcher.kill()
         self.watcher.communicate()
         self.process = self.watcher = None
+        lines = self._log_lines(self.log_begin)
+        if (at := next((n for n, line in enumerate(lines) if PANIC in line), None)) is not None:
+            raise ServerError(f"it panicked\n{_quoted(lines[at : at + LOG_TAIL_LINES])}")
         return code
 
     def alive(self) -> bool:
@@ -145,10 +155,18 @@ class Server:
     def log_tail(self) -> str:
         """The last lines of the server's log."""
         try:
-            lines = pathlib.Path(self.log_path).read_text(errors="replace").splitlines()
+            return _quoted(self._log_lines()[-LOG_TAIL_LINES:])
         except OSError as error:
             return f"(no log: {error})"
-        return "".join(f"  server: {line}\n" for line in lines[-LOG_TAIL_LINES:])
+
+    def _log_lines(self, begin: int = 0) -> list[str]:
+        with open(self.log_path, "rb") as log:
+            log.seek(begin)
+            return log.read().decode(errors="replace").splitlines()
+
+
+def _quoted(lines: list[str]) -> str:
+    return "".join(f"  server: {line}\n" for line in lines)
 
 
 def temp_dir(prefix: str) -> str:
@@ -188,7 +206,10 @@ def main() -> int:
         if server is not None:
             if failed:
                 print(f"harness: the server's last lines\n{server.log_tail()}", file=sys.stderr)
-            server.kill()
+            try:
+                server.kill()
+            except ServerError as error:
+                print(f"harness: {error}", file=sys.stderr)
         if options.keep:
             print(f"harness: kept {scratch}", file=sys.stderr)
         else:

@@ -384,7 +384,11 @@ def main() -> int:
         failed += 1
         print(f"a call failed while nothing was killed: {error.code()}: {error.details()}\n{server.log_tail()}")
     finally:
-        server.kill()
+        try:
+            server.kill()
+        except ServerError as error:
+            failed += 1
+            print(f"the server: {error}")
         # Whatever ended it early, an answer that nobody expected too: what it was is in the directory.
         if failed or not to_the_end:
             print(f"kept for inspection: {scratch}")

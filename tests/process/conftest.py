@@ -1,5 +1,6 @@
 """Fixtures: a server of the test's own, with a directory that is removed afterwards."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -22,15 +23,13 @@ def scratch():
 @pytest.fixture
 def make_server(scratch):
     """Makes servers that do not outlive the test."""
-    servers = []
+    with contextlib.ExitStack() as servers:
+        def make(data="data", **options):
+            server = Server(str(scratch / data), **options)
+            servers.callback(server.kill)
+            return server
 
-    def make(data="data", **options):
-        servers.append(Server(str(scratch / data), **options))
-        return servers[-1]
-
-    yield make
-    for server in servers:
-        server.kill()
+        yield make
 
 
 @pytest.fixture
