@@ -40,6 +40,9 @@ LOG_TAIL_LINES = 40
 # As the standard library prints a panic. That of a task ends nothing else: its caller may try again, and the server goes on.
 PANIC = "panicked at"
 
+# Python's gRPC and Node's would look for the server through a proxy that the environment names, and know no NO_PROXY.
+os.environ["no_grpc_proxy"] = "127.0.0.1,localhost"
+
 
 class ServerError(Exception):
     """The server did not start, panicked, died, or did not stop as it should."""

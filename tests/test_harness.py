@@ -66,6 +66,10 @@ class Harness(unittest.TestCase):
         self.assertIn("the server died during the test", ended.stderr)
         self.assertNotIn("Traceback", ended.stderr)
 
+    def test_commands_reach_the_server_past_a_proxy(self):
+        ended = self.wrap("", "sh", "-c", 'test "$no_grpc_proxy" = 127.0.0.1,localhost')
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

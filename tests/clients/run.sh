@@ -6,6 +6,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 : "${BIGTABLE_EMULATOR_HOST:?run this by make clients}"
 # The clients look for Google's metadata service otherwise, and wait for an answer.
 export METADATA_SERVER_DETECTION=none GCE_METADATA_HOST=127.0.0.1:1
+# Python's gRPC and Node's would look for the server through a proxy that the environment names, and know no NO_PROXY.
+export no_grpc_proxy=${BIGTABLE_EMULATOR_HOST%:*}
 
 in_dir() { # DIRECTORY COMMAND...
   (cd "$1" && "${@:2}")

@@ -35,7 +35,6 @@ def make_server(scratch):
 @pytest.fixture
 def open_table(monkeypatch):
     """Opens the table `t` (family f) of a server with the Python client, and makes it where it is missing."""
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     opened = []
 
     def open_(host):
