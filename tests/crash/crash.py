@@ -57,8 +57,11 @@ BULK_ROWS = 20
 VALUE_BYTES_MAX = 4096
 # Fifty rounds shall not end with thousands of empty tables.
 TABLES_PER_ROUND_MAX = 5
+# From the first write that was acknowledged, which on a slow disk may take longer than all of this.
 LOAD_SECONDS = (0.3, 3.0)
 CALL_SECONDS_MAX = 30.0
+# For the first acknowledgement: a call that comes to nothing has failed by then.
+BEGIN_SECONDS_MAX = 2 * CALL_SECONDS_MAX
 FAILURES_SHOWN_MAX = 20
 # Small ones make flushes, compactions and rotations happen within seconds; None is the default.
 MEMTABLE_BYTES = ("1MiB", "1MiB", "4MiB", None)
@@ -137,6 +140,8 @@ class Load:
     def __init__(self, host: str, states: list[State], made: Made, rng: random.Random, round_number: int):
         self.host, self.made, self.round = host, made, round_number
         self.turns = 0
+        # Set once a write is acknowledged, or a thread gives up.
+        self.under_way = threading.Event()
         self.killed = threading.Event()
         self.problems: list[str] = []
         self.threads = [
@@ -158,6 +163,7 @@ class Load:
                     self.problems.append(f"a thread died of {error!r}")
                     return
         finally:
+            self.under_way.set()
             stub.close()
 
     def write(self, stub: Stub, state: State, rng: random.Random) -> None:
@@ -169,6 +175,7 @@ class Load:
             ), timeout=CALL_SECONDS_MAX)
             state.counter_acknowledged += 1
             state.acknowledged += 1
+            self.under_way.set()
         elif choice < 0.30:
             self.bulk(stub, state, rng)
         else:
@@ -180,6 +187,7 @@ class Load:
             state.attempt(key, number)
             stub.mutate_row(data.MutateRowRequest.pb()(table_name=TABLE, row_key=key, mutations=mutations), timeout=CALL_SECONDS_MAX)
             state.acknowledge(key, number)
+            self.under_way.set()
 
     @staticmethod
     def key(state: State, rng: random.Random) -> bytes:
@@ -204,6 +212,7 @@ class Load:
             for entry in response.entries:
                 if entry.status.code == 0:
                     state.acknowledge(*written[entry.index])
+                    self.under_way.set()
                 elif entry.status.code != grpc.StatusCode.RESOURCE_EXHAUSTED.value[0] and "overloaded" not in entry.status.message and not self.killed.is_set():
                     self.problems.append(f"an entry failed before the kill: {entry.status.code}: {entry.status.message}")
 
@@ -313,6 +322,7 @@ def one_round(server: Server, states: list[State], made: Made, rng: random.Rando
     load = Load(host, states, made, rng, number)
     for thread in load.threads:
         thread.start()
+    load.under_way.wait(BEGIN_SECONDS_MAX)
     after_s = rng.uniform(*LOAD_SECONDS)
     time.sleep(after_s)
     died = not server.alive()
