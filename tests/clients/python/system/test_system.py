@@ -1,7 +1,11 @@
-"""What system.py unpacks, on a Python that can refuse members of an archive by itself and on one that cannot."""
+"""What system.py unpacks, on a Python that can refuse members of an archive by itself and on one that cannot; and what it takes for failures."""
 
+import argparse
+import contextlib
 import io
+import os
 import pathlib
+import subprocess
 import tarfile
 import tempfile
 import unittest
@@ -54,6 +58,76 @@ class ExtractWithoutFilters(Extract):
             data_filter = tarfile.data_filter
             self.addCleanup(setattr, tarfile, "data_filter", data_filter)
             del tarfile.data_filter
+
+
+class Part(unittest.TestCase):
+    """A pytest that leaves such a report, and ends with such a code."""
+
+    def setUp(self):
+        self.work = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.enterContext(mock.patch.object(system, "WORK", self.work))
+
+    def failed(self, code: int | None, *cases: str, k: str | None = None) -> list[str]:
+        def run(*_, **__):
+            if cases:
+                (self.work / "data.xml").write_text(f"<testsuite>{''.join(cases)}</testsuite>")
+            if code is None:
+                raise subprocess.TimeoutExpired("pytest", 1)
+            return subprocess.CompletedProcess((), code)
+
+        with mock.patch.object(system.subprocess, "run", run):
+            results = system.run_part(self.work, "data", argparse.Namespace(k=k))
+        return [name for name, result, _ in results if result == "failed"]
+
+    good = '<testcase classname="a.T" name="good"/>'
+    bad = '<testcase classname="a.T" name="bad"><failure/></testcase>'
+    skipped = '<testcase classname="a.T" name="none"><skipped/></testcase>'
+
+    def test_tests_that_passed_and_failed_are_as_the_report_has_them(self):
+        self.assertEqual(self.failed(0, self.good, self.skipped), [])
+        self.assertEqual(self.failed(1, self.good, self.bad), ["data/T::bad"])
+
+    def test_a_suite_that_did_not_come_to_its_end_failed_whatever_passed(self):
+        for code in (2, 3, 4, -11, None):
+            with self.subTest(code):
+                self.assertEqual(self.failed(code, self.good), ["data as a whole"])
+
+    def test_a_suite_of_which_nothing_passed_failed(self):
+        self.assertIn("data as a whole", self.failed(0))
+        self.assertIn("data as a whole", self.failed(5, " "))
+        self.assertEqual(self.failed(0, self.skipped), ["data as a whole"])
+
+    def test_a_suite_of_which_nothing_was_asked_for_did_not_fail(self):
+        self.assertEqual(self.failed(5, " ", k="other"), [])
+        self.assertEqual(self.failed(2, self.good, k="other"), ["data as a whole"])
+
+
+class Exceptions(unittest.TestCase):
+    def run_with(self, *arguments: str, results: list[tuple[str, str, str]]) -> tuple[int, str]:
+        """With these results of each suite."""
+        out = io.StringIO()
+        with contextlib.ExitStack() as patched:
+            patched.enter_context(mock.patch.object(system, "sources", lambda: None))
+            patched.enter_context(mock.patch.object(system, "run_part", lambda *_: results))
+            patched.enter_context(mock.patch.object(system.sys, "argv", ["system.py", *arguments]))
+            patched.enter_context(mock.patch.dict(os.environ, BIGTABLE_EMULATOR_HOST="127.0.0.1:1"))
+            patched.enter_context(contextlib.redirect_stdout(out))
+            return system.main(), out.getvalue()
+
+    listed = [line.split("\t")[0].replace("*", "") for line in (system.HERE / "exceptions.txt").read_text().splitlines()
+              if line and not line.startswith("#")]
+
+    def test_exceptions_that_were_run_are_no_failures(self):
+        results = [(name, "failed", "") for name in self.listed]
+        code, out = self.run_with(results=[("data/T::good", "passed", ""), *results])
+        self.assertEqual(code, 0, out)
+
+    def test_an_exception_of_which_no_test_was_run_is_a_failure(self):
+        results = [("data/T::good", "passed", ""), *((name, "failed", "") for name in self.listed[1:])]
+        code, out = self.run_with(results=results)
+        self.assertEqual(code, 1)
+        self.assertIn(f"{self.listed[0]} (an exception that was not run)", out)
+        self.assertEqual(self.run_with("-k", "good", results=results)[0], 0)
 
 
 if __name__ == "__main__":
