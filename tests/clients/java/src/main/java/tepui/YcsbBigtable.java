@@ -32,8 +32,8 @@ import site.ycsb.measurements.Measurements;
  * YCSB's binding: a field is a column of the family {@code cf}, and a record is a row. Columns keep one
  * version by reading the newest. The server is the one that BIGTABLE_EMULATOR_HOST names.
  *
- * <p>YCSB compares what it reads with what a key and a field determine ({@code dataintegrity}), but for scans: those are compared here,
- * and reported as {@code VERIFY-SCAN}.
+ * <p>YCSB compares what it reads with what a key and a field determine ({@code dataintegrity}), but for fields that are missing, which fail
+ * a read here, and for scans: those are compared here, and reported as {@code VERIFY-SCAN}.
  */
 public final class YcsbBigtable extends DB {
   private static final String FAMILY = "cf";
@@ -119,7 +119,17 @@ public final class YcsbBigtable extends DB {
       return Status.NOT_FOUND;
     }
     copy(row, result);
-    return Status.OK;
+    // YCSB compares the fields that came, and does not miss any.
+    boolean whole = keys == null || row.getCells().size() == fieldsOf(fields);
+    if (!whole) {
+      System.err.println("read of " + key + ": " + row.getCells().size() + " fields");
+    }
+    return whole ? Status.OK : Status.UNEXPECTED_STATE;
+  }
+
+  /** How many fields a record has of those that are asked for. */
+  private int fieldsOf(Set<String> fields) {
+    return fields == null ? fieldCount : fields.size();
   }
 
   @Override
@@ -135,7 +145,7 @@ public final class YcsbBigtable extends DB {
     if (keys == null) {
       return Status.OK;
     }
-    String wrong = wrong(rows, start, count, fields == null ? fieldCount : fields.size());
+    String wrong = wrong(rows, start, count, fieldsOf(fields));
     Status status = wrong == null ? Status.OK : Status.UNEXPECTED_STATE;
     if (wrong != null) {
       System.err.println("scan of " + count + " from " + start + ": " + wrong);
