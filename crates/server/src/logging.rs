@@ -9,6 +9,7 @@
 //! ```
 
 use std::io::{self, IsTerminal as _, Write};
+use std::panic::{set_hook, take_hook};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -60,7 +61,23 @@ pub fn init(format: LogFormat, level: &str) -> Result<()> {
     drop(ThreadSpawner.spawn("tepui-stderr", Box::new(work))?);
     let mut lines = LINES.lock();
     (lines.has_writer, lines.is_json) = (true, format == LogFormat::Json);
+    drop(lines);
+    log_panics();
     Ok(())
+}
+
+/// Has panics logged from now on: that of a task ends nothing else, and may be seen nowhere else. Each is printed as well, behind that: a line of the log is
+/// lost where the process aborts.
+fn log_panics() {
+    let print = take_hook();
+    set_hook(Box::new(move |panic| {
+        let location = panic.location().map(ToString::to_string).unwrap_or_default();
+        let current = std::thread::current();
+        let thread = current.name().unwrap_or_default();
+        let message = panic.payload_as_str().unwrap_or("without a message");
+        tracing::error!(thread, location, "panicked: {message}");
+        print(panic);
+    }));
 }
 
 /// Says what ended the program: as the log says it where that is JSON, which is read line by line, and as [`say`] does otherwise.
@@ -259,6 +276,29 @@ mod tests {
         let starts: Vec<&str> = taken.iter().map(|line| &line[..4]).collect();
         assert_eq!(starts, ["firs", "aaaa", "bbbb", "left", "last"]);
         assert_eq!(taken[3], "left out: 3\n");
+    }
+
+    #[test]
+    fn a_panic_is_a_line_of_the_log_with_its_thread_and_place() {
+        static LINES: Lines = Lines::new();
+        log_panics();
+        let fail = || assert!(std::panic::catch_unwind(|| panic!("row {}", 7)).is_err());
+        // To nobody: while another test's thread is the first to log a panic, what is logged here may be lost.
+        fail();
+        let logs = tracing_subscriber::fmt().json().flatten_event(true).with_writer(|| &LINES);
+        tracing::subscriber::with_default(logs.finish(), fail);
+        let line = String::from_utf8(std::mem::take(&mut LINES.lock().waiting)).unwrap();
+        assert_eq!(line.lines().count(), 1, "{line}");
+        let name = std::thread::current().name().unwrap().to_owned();
+        let file = file!();
+        for said in [
+            r#""level":"ERROR""#.to_owned(),
+            r#""message":"panicked: row 7""#.to_owned(),
+            format!(r#""thread":"{name}""#),
+            format!(r#""location":"{file}:"#),
+        ] {
+            assert!(line.contains(&said), "{said}: {line}");
+        }
     }
 
     #[test]
