@@ -8,6 +8,7 @@
 
 mod bench_engine;
 mod bench_server;
+mod config;
 mod offline;
 mod serve;
 mod transfer;

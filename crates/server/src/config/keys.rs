@@ -549,6 +549,30 @@ mod tests {
     }
 
     #[test]
+    fn the_documentation_has_every_key_with_its_default_and_no_other() {
+        let text = include_str!("../../../../docs/operations.md");
+        let rows = text.lines().skip_while(|line| *line != "| key | default | |").skip(2);
+        let documented: Vec<(&str, &str)> = rows
+            .take_while(|line| line.starts_with('|'))
+            .flat_map(|row| {
+                let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+                let (names, default) = (cells[1], cells[2]);
+                // What it comes to may follow.
+                let default = default.split('`').nth(1).unwrap_or(default);
+                names.split(", ").map(move |name| (name.trim_matches('`'), default))
+            })
+            .collect();
+        let keys: Vec<_> = KEYS.iter().map(|key| (key.name, key.default)).collect();
+        for key in &keys {
+            assert!(documented.contains(key), "docs/operations.md does not have {key:?}");
+        }
+        for key in &documented {
+            assert!(keys.contains(key), "docs/operations.md has {key:?}, which is no key");
+        }
+        assert_eq!(documented.len(), keys.len(), "a key stands there twice");
+    }
+
+    #[test]
     fn memory_is_a_part_of_the_machine_or_a_size() {
         assert_eq!(memory("60%"), Ok(Memory::Percent(60)));
         assert_eq!(memory(" 5 %"), Ok(Memory::Percent(5)));
