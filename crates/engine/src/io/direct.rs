@@ -280,6 +280,8 @@ impl WritableFile for DirectWritable {
 mod tests {
     #![expect(clippy::disallowed_methods, reason = "this is the file seam")]
 
+    use std::os::fd::OwnedFd;
+
     use super::*;
 
     #[test]
@@ -316,6 +318,17 @@ mod tests {
         assert!(file.behind.is_some());
         file.sync().unwrap();
         assert!(std::fs::read(&path).unwrap() == data);
+    }
+
+    #[test]
+    fn a_sync_that_fails_is_told_by_the_path_of_the_file() {
+        // That of a pipe always fails, so one that is left out is seen here.
+        let pipe = File::from(OwnedFd::from(std::io::pipe().unwrap().1));
+        let path = Path::new("/data/of-a-pipe");
+        let mut file = DirectWritable::new(pipe, path, 1, Arc::default()).unwrap();
+        let error = file.sync().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.message().starts_with("sync /data/of-a-pipe: "), "{error}");
     }
 
     #[test]

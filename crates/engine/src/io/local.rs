@@ -231,15 +231,7 @@ impl Files for LocalFiles {
             .create_new(true)
             .open(self.at(path))
             .map_err(|e| failed("create", path, &e))?;
-        Ok(Box::new(LocalWritable {
-            file,
-            path: path.to_owned(),
-            len: 0,
-            laid_out: 0,
-            told: 0,
-            #[cfg(target_os = "linux")]
-            reserved: 0,
-        }))
+        Ok(Box::new(LocalWritable::new(file, path)))
     }
 
     #[cfg(target_os = "linux")]
@@ -503,6 +495,21 @@ struct LocalWritable {
     reserved: u64,
 }
 
+impl LocalWritable {
+    /// Of an empty file.
+    fn new(file: File, path: &Path) -> Self {
+        Self {
+            file,
+            path: path.to_owned(),
+            len: 0,
+            laid_out: 0,
+            told: 0,
+            #[cfg(target_os = "linux")]
+            reserved: 0,
+        }
+    }
+}
+
 impl WritableFile for LocalWritable {
     fn append(&mut self, data: &[u8]) -> Result<()> {
         self.file.write_all(data).map_err(|e| failed("write", &self.path, &e))?;
@@ -656,6 +663,8 @@ impl RandomFile for LocalRandom {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
+
     use super::*;
 
     #[test]
@@ -749,6 +758,29 @@ mod tests {
             LocalFiles::default().create(&path).unwrap_err().kind(),
             ErrorKind::AlreadyExists
         );
+    }
+
+    #[test]
+    fn a_sync_that_fails_is_told_by_the_path_of_what_was_to_be_synced() {
+        // That of a pipe always fails, so one that is left out is seen here; that of a file tells nobody whether it was made.
+        let pipe = || File::from(OwnedFd::from(std::io::pipe().unwrap().1));
+        let path = Path::new("/data/of-a-pipe");
+        let error = LocalWritable::new(pipe(), path).sync().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.message().starts_with("sync /data/of-a-pipe: "), "{error}");
+        let dir = LocalDirectory { file: pipe(), path: path.to_owned() };
+        let error = dir.sync().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.message().starts_with("sync directory /data/of-a-pipe: "), "{error}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_is_not_cut_before_that_is_synced() {
+        // What is in /proc can be cut, without effect, and not synced.
+        let path = Path::new("/proc/self/comm");
+        let error = LocalFiles::default().truncate(path, 0).unwrap_err();
+        assert!(error.message().starts_with("sync /proc/self/comm: "), "{error}");
     }
 
     #[test]
