@@ -710,7 +710,7 @@ mod tests {
 
     #[test]
     fn one_failing_attempt_is_a_retry_and_two_are_an_error_with_file_and_offset() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::testing::disk_dir();
         let path = dir.path().join("f");
         let local = LocalFiles::new(IoMode::Direct);
         local.create(&path).unwrap().append(&[3; 5_000]).unwrap();

@@ -666,6 +666,7 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     use super::*;
+    use crate::testing::{disk_dir, skip};
 
     #[test]
     fn what_is_appended_is_read_back_at_any_offset() {
@@ -856,7 +857,7 @@ mod tests {
 
     #[test]
     fn direct_reads_give_what_buffered_ones_give_up_to_the_last_byte() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = disk_dir();
         let path = dir.path().join("sst");
         let data: Vec<u8> = (0..10_007u32).map(|i| (i % 253) as u8).collect();
         let mut file = LocalFiles::default().create(&path).unwrap();
@@ -864,10 +865,11 @@ mod tests {
         file.sync().unwrap();
         let files = LocalFiles::new(IoMode::Direct);
         let direct = files.open_immutable(&path).unwrap();
-        assert!(
-            direct.device().unwrap().offset_align == 1 || direct.try_read_at(0, 16).is_none(),
-            "direct reads never answer from the page cache"
-        );
+        if direct.device().unwrap().offset_align == 1 {
+            skip("this file system has no direct reads");
+        } else {
+            assert!(direct.try_read_at(0, 16).is_none(), "no answer from the page cache");
+        }
         for (offset, len) in [
             (0, 0),
             (0, 1),
@@ -905,7 +907,7 @@ mod tests {
 
     #[test]
     fn what_another_process_left_is_read_past_the_page_cache_in_any_mode() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = disk_dir();
         let path = dir.path().join("journal");
         let mut file = LocalFiles::default().create(&path).unwrap();
         file.append(b"not synced").unwrap();
@@ -919,7 +921,7 @@ mod tests {
 
     #[test]
     fn what_is_written_directly_is_read_back_to_the_byte_however_it_was_appended() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = disk_dir();
         let files = LocalFiles::new(IoMode::Direct);
         let data: Vec<u8> = (0..3_000_007u32).map(|i| (i % 251) as u8).collect();
         for (name, piece) in [("a", 1_000), ("b", 4096), ("c", 1 << 20), ("d", 3_000_007)] {
@@ -950,7 +952,7 @@ mod tests {
 
     #[test]
     fn only_immutable_files_are_read_directly() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = disk_dir();
         let path = dir.path().join("log");
         LocalFiles::default().create(&path).unwrap().append(b"abc").unwrap();
         let file = LocalFiles::new(IoMode::Direct).open(&path).unwrap();

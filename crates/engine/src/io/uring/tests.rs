@@ -17,7 +17,7 @@ use crate::io::{
     Env, Fault, FaultFiles, FaultOp, Files, InlineIo, IoMode, JoinHandle, LocalFiles, RandomFile,
     Spawner, ThreadSpawner,
 };
-use crate::testing::skip;
+use crate::testing::{disk_dir, skip};
 
 pub(super) const FILE_BYTES: usize = 3 << 20;
 /// Of a read of which a ring takes few.
@@ -34,7 +34,7 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn new(mode: IoMode) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = disk_dir();
         let path = dir.path().join("f");
         let data: Vec<u8> =
             (0..FILE_BYTES + 777).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();

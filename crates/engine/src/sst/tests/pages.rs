@@ -261,7 +261,7 @@ fn blocks_in_memory_do_not_keep_whole_units_of_a_device_for_less() {
 fn blocks_of_several_pages_do_not_keep_the_memory_that_they_were_read_into() {
     use crate::io::{IoMode, LocalFiles, is_lent};
 
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::testing::disk_dir();
     let path = dir.path().join("42.sst");
     let files = LocalFiles::new(IoMode::Direct);
     let options =
