@@ -11,8 +11,9 @@ use bytes::Bytes;
 
 use crate::backup::BackupList;
 use crate::cell::RowRange;
-use crate::changes::file::{ChangeFile, MAGIC as CHANGES_MAGIC, OpenChangeFile};
+use crate::changes::file::{ChangeFile, OpenChangeFile};
 use crate::changes::{horizon, present as changes_present};
+use crate::error::Result;
 use crate::io::{Files, MemoryFiles};
 use crate::layout::{BACKUP_PREFIX, parse_number};
 use crate::log::record::{Magic, Salvage, Tail, first_image};
@@ -75,30 +76,41 @@ fn read_log(bytes: Vec<u8>) {
 /// A value file, and a pointer into one.
 pub fn value_file(data: &[u8]) {
     decode_footer(data);
-    let pointer = ValuePointer::decode(data);
+    let given = ValuePointer::decode(data).ok();
     let (files, path) = disk("1.val", data.to_vec());
-    let end = (data.len() as u64).saturating_sub(48);
-    let inside = ValuePointer { file: ID, offset: 0, stored_len: end as u32, value_len: 0 };
-    for (files, path) in [(files, path), sealed_values(data)] {
-        let Ok(reader) = ValueReader::open(&*files, &path, ID) else { continue };
-        for pointer in [pointer, Ok(inside)].into_iter().flatten() {
+    if let Ok(reader) = ValueReader::open(&*files, &path, ID) {
+        for pointer in given.into_iter().chain([pointer_to_all(&reader)]) {
             let _ = reader.read(&pointer);
             let _ = ValueWindows::default().read(&reader, &ValuePointer { file: ID, ..pointer });
         }
     }
+    let (files, path, added) = sealed_values(data);
+    if let (Ok(added), Ok(reader)) = (added, ValueReader::open(&*files, &path, ID)) {
+        let read = [reader.read(&added), ValueWindows::default().read(&reader, &added)];
+        let is_same = |read: Result<Bytes>| read.is_ok_and(|value| value == data);
+        assert!(read.into_iter().all(is_same), "what is written is read");
+        let _ = given.map(|pointer| reader.read(&pointer));
+    }
 }
 
-/// A value file of one value.
-fn sealed_values(data: &[u8]) -> (Arc<dyn Files>, PathBuf) {
+/// What leads to the value of a file of one.
+fn pointer_to_all(reader: &ValueReader) -> ValuePointer {
+    let (stored_len, value_len) = (reader.frame_bytes() as u32, reader.value_bytes() as u32);
+    ValuePointer { file: ID, offset: 0, stored_len, value_len }
+}
+
+/// A value file of one value, and what leads to that.
+fn sealed_values(data: &[u8]) -> (Arc<dyn Files>, PathBuf, Result<ValuePointer>) {
     let (files, _) = disk("0.val", Vec::new());
     let path = Path::new(DIR).join("2.val");
-    if let Ok(file) = files.create(&path) {
-        let mut writer = ValueFileWriter::new(file, ID, Compression::Lz4);
-        // In memory, neither fails.
-        let _ = writer.add(data);
-        let _ = writer.finish();
-    }
-    (files, path)
+    let write = || {
+        let mut writer = ValueFileWriter::new(files.create(&path)?, ID, Compression::Lz4);
+        let pointer = writer.add(data)?;
+        writer.finish().map(|_| pointer)
+    };
+    // In memory, this does not fail.
+    let pointer = write();
+    (files, path, pointer)
 }
 
 /// The payload of a record of the commit log.
@@ -116,15 +128,22 @@ pub fn change_file(data: &[u8]) {
         let (files, _) = disk(changes_present::NAME, bytes);
         let _ = changes_present::missing(&*files, Path::new(DIR));
     }
-    let behind = [&first_image(CHANGES_MAGIC, ID, data)[..], data].concat();
-    for bytes in [data.to_vec(), first_image(CHANGES_MAGIC, ID, data), behind] {
-        let (files, path) = disk("1.chg", bytes);
+    for (files, path) in [disk("1.chg", data.to_vec()), sealed_changes(data)] {
         if let Ok(opened) = OpenChangeFile::open(&*files, &path, ID) {
             for block in opened.blocks() {
                 let _ = opened.changes(block);
             }
         }
     }
+}
+
+/// A change file whose checksums hold.
+fn sealed_changes(data: &[u8]) -> (Arc<dyn Files>, PathBuf) {
+    let (files, _) = disk("0.chg", Vec::new());
+    let path = Path::new(DIR).join("2.chg");
+    // In memory, this does not fail.
+    let _ = crate::changes::file::write_fuzzed(&*files, &path, ID, data);
+    (files, path)
 }
 
 /// A data block of an SST.
@@ -254,7 +273,7 @@ mod tests {
     }
 
     fn values() -> Vec<u8> {
-        let (files, path) = sealed_values(&[7; 500]);
+        let (files, path, _) = sealed_values(&[7; 500]);
         let file = files.open(&path).unwrap();
         file.read_at(0, file.len().unwrap() as usize).unwrap().to_vec()
     }
@@ -264,6 +283,11 @@ mod tests {
         [&[1, edit().len() as u8][..], &edit(), &[1, 9, 100]].concat()
     }
 
+    /// Inputs of a change file of a block of three batches.
+    fn changes() -> [Vec<u8>; 3] {
+        crate::changes::file::valid_inputs(&[batch(), batch(), batch()])
+    }
+
     fn targets() -> Vec<Target> {
         let [data, index, filter, sst] = valid();
         let mut targets: Vec<Target> = vec![
@@ -271,7 +295,6 @@ mod tests {
             (directory, b"0000000000000001-0000000000000002-0000000000000003".to_vec()),
             (log_file, log()),
             (log_batch, batch()),
-            (change_file, batch()),
             (data_block, data),
             (index_block, index),
             (filter_block, filter),
@@ -283,6 +306,7 @@ mod tests {
             (value_file, value_pointer()),
             (value_file, values()),
         ];
+        targets.extend(changes().map(|input| (change_file as fn(&[u8]), input)));
         targets.extend(valid_blocks().into_iter().map(|input| (sst_file as fn(&[u8]), input)));
         targets
     }
@@ -309,10 +333,20 @@ mod tests {
         for input in valid_blocks() {
             assert!(blocks_open(&input), "{:#b}", input[0]);
         }
+        for input in changes() {
+            let (files, path) = sealed_changes(&input);
+            let opened = OpenChangeFile::open(&*files, &path, ID).unwrap();
+            assert!(!opened.blocks().is_empty());
+            for block in opened.blocks() {
+                assert_eq!(opened.changes(block).unwrap().len(), 3);
+            }
+        }
         assert!(BackupList::decode(Bytes::from(backup())).is_ok());
         assert!(ValuePointer::decode(&value_pointer()).is_ok());
         let (files, path) = disk("1.val", values());
-        assert!(ValueReader::open(&*files, &path, ID).is_ok());
+        let reader = ValueReader::open(&*files, &path, ID).unwrap();
+        reader.verify_footer().unwrap();
+        assert_eq!(reader.read(&pointer_to_all(&reader)).unwrap(), [7; 500][..]);
         // No properties, and indexes without entries: an SST of nothing passes through the seals.
         let mut thirds = [[0; 28]; 3];
         (thirds[1][0], thirds[2][0]) = (1, 2);

@@ -31,7 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 use crate::limits::VERSIONS_READ_MAX;
 use crate::log::record::{Magic, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, RecordFile, RecordWriter};
-use crate::log::{BatchHead, decode_batch, lock};
+use crate::log::{BatchHead, batch_head, decode_batch, lock};
 
 /// The magic of change files.
 pub const MAGIC: Magic = *b"TEPUICHG";
@@ -46,8 +46,11 @@ const BLOCK_BYTES: usize = 64 << 10;
 /// Bytes of blocks that are being filled, of all tablets together: the largest is written when there are more.
 const OPEN_BLOCKS_BYTES_MAX: usize = 16 << 20;
 
+/// Bytes of the payload of the record at the end.
+const END_PAYLOAD_BYTES: usize = 1 + 8 + 8;
+
 /// Bytes of the record at the end.
-const END_BYTES: u64 = RECORD_HEADER_BYTES + 1 + 8 + 8;
+const END_BYTES: u64 = RECORD_HEADER_BYTES + END_PAYLOAD_BYTES as u64;
 
 /// Blocks for which room is made before the first is decoded: a count is not believed further.
 const BLOCKS_RESERVED_MAX: usize = 1024;
@@ -321,6 +324,69 @@ pub(crate) fn fuzz(payload: &[u8]) {
     }
 }
 
+/// What the first byte of the input of [`write_fuzzed`] says.
+mod choices {
+    /// How many bytes of an index are behind it; of none where one is made that leads to the block.
+    pub(super) const INDEX_BYTES: u8 = 0x7F;
+    /// The input ends with the end; else one is made that leads to the index.
+    pub(super) const END: u8 = 0x80;
+}
+
+/// Writes a file of one block, for fuzzing: its checksums hold, and the block, the index and the end are of the input, as its first byte
+/// says.
+pub(crate) fn write_fuzzed(
+    files: &dyn Files,
+    path: &Path,
+    segment: u64,
+    data: &[u8],
+) -> Result<()> {
+    let (how, rest) = data.split_first().unwrap_or((&0, &[]));
+    let index_bytes = usize::from(how & choices::INDEX_BYTES);
+    let (index, rest) = rest.split_at(index_bytes.min(rest.len()));
+    let end = (how & choices::END != 0).then(|| rest.split_last_chunk::<END_PAYLOAD_BYTES>());
+    let (block, end) = end.flatten().map_or((rest, None), |(block, end)| (block, Some(end)));
+    let mut writer = RecordWriter::create(files, path, MAGIC, segment)?;
+    let offset = writer.append(block)?;
+    // It takes every batch of the tablet of the first one.
+    let batches = parse_block(Bytes::copy_from_slice(block)).unwrap_or_default();
+    let head = batches.first().and_then(|batch| batch_head(batch));
+    let bytes = RECORD_HEADER_BYTES + block.len() as u64;
+    let tablet = head.map_or(0, |head| head.tablet);
+    let place = BlockPlace { tablet, first_seq: 0, last_seq: Seq::MAX, offset, bytes };
+    let index = if index.is_empty() { encode_index(&[place]) } else { index.to_vec() };
+    let offset = writer.append(&index)?;
+    writer.append(&end.map_or_else(|| encode_end(offset, &index), |end| end.to_vec()))?;
+    writer.sync()
+}
+
+/// Inputs of [`write_fuzzed`] that are files of a block of these batches: plain, compressed, and with an index and an end of their own.
+#[cfg(test)]
+pub(crate) fn valid_inputs(batches: &[Vec<u8>]) -> [Vec<u8>; 3] {
+    let mut raw = Vec::new();
+    for batch in batches {
+        put_bytes(&mut raw, batch);
+    }
+    let mut plain = vec![BLOCK, PLAIN];
+    put_u64(&mut plain, raw.len() as u64);
+    plain.extend_from_slice(&raw);
+    let packed = encode_block(raw);
+    assert_eq!(packed[1], LZ4);
+    let offset = crate::log::record::FILE_HEADER_BYTES;
+    let bytes = RECORD_HEADER_BYTES + plain.len() as u64;
+    let head = batch_head(&batches[0]).unwrap();
+    let last_seq = batch_head(batches.last().unwrap()).unwrap().last_seq;
+    let place =
+        BlockPlace { tablet: head.tablet, first_seq: head.first_seq, last_seq, offset, bytes };
+    let index = encode_index(&[place, place]);
+    let end = encode_end(offset + bytes, &index);
+    let how = choices::END | index.len() as u8;
+    [
+        [&[0][..], &plain].concat(),
+        [&[0][..], &packed].concat(),
+        [&[how][..], &index, &plain, &end].concat(),
+    ]
+}
+
 /// The record of a block, compressed where that makes it smaller. A batch may have hundreds of megabytes: it is here twice,
 /// and once when this returns.
 fn encode_block(raw: Vec<u8>) -> Vec<u8> {
@@ -341,6 +407,28 @@ fn encode_block(raw: Vec<u8>) -> Vec<u8> {
         }
     }
     payload
+}
+
+/// The record of the index.
+fn encode_index(blocks: &[BlockPlace]) -> Vec<u8> {
+    let mut index = vec![INDEX];
+    put_u64(&mut index, blocks.len() as u64);
+    for block in blocks {
+        index.extend_from_slice(&block.tablet.to_le_bytes());
+        index.extend_from_slice(&block.first_seq.to_le_bytes());
+        put_u64(&mut index, block.last_seq - block.first_seq);
+        put_u64(&mut index, block.offset);
+        put_u64(&mut index, block.bytes);
+    }
+    index
+}
+
+/// The record at the end of a file whose index is at `offset`.
+fn encode_end(offset: u64, index: &[u8]) -> Vec<u8> {
+    let mut end = vec![END];
+    end.extend_from_slice(&offset.to_le_bytes());
+    end.extend_from_slice(&(RECORD_HEADER_BYTES + index.len() as u64).to_le_bytes());
+    end
 }
 
 /// A block being filled.
@@ -419,20 +507,9 @@ impl ChangeFileWriter {
         let first_seq = self.blocks.iter().map(|block| block.first_seq).min();
         let last_seq = self.blocks.iter().map(|block| block.last_seq).max();
         let (Some(first_seq), Some(last_seq)) = (first_seq, last_seq) else { return Ok(None) };
-        let mut index = vec![INDEX];
-        put_u64(&mut index, self.blocks.len() as u64);
-        for block in &self.blocks {
-            index.extend_from_slice(&block.tablet.to_le_bytes());
-            index.extend_from_slice(&block.first_seq.to_le_bytes());
-            put_u64(&mut index, block.last_seq - block.first_seq);
-            put_u64(&mut index, block.offset);
-            put_u64(&mut index, block.bytes);
-        }
+        let index = encode_index(&self.blocks);
         let offset = self.writer.append(&index)?;
-        let mut end = vec![END];
-        end.extend_from_slice(&offset.to_le_bytes());
-        end.extend_from_slice(&(RECORD_HEADER_BYTES + index.len() as u64).to_le_bytes());
-        self.writer.append(&end)?;
+        self.writer.append(&encode_end(offset, &index))?;
         self.writer.sync()?;
         let (segment, bytes) = (self.writer.file_id(), self.writer.len());
         let file = ChangeFile { segment, first_seq, last_seq, bytes, tablets: OnceLock::new() };
@@ -502,7 +579,7 @@ mod tests {
         for i in 0..count {
             let mut batch = encode_batch_of(source(i), i % 3, &put(i, bytes));
             batch.set_first_seq(100 + 2 * i);
-            writer.add(crate::log::batch_head(batch.bytes()).unwrap(), batch.bytes()).unwrap();
+            writer.add(batch_head(batch.bytes()).unwrap(), batch.bytes()).unwrap();
         }
         let file = writer.finish(&TabletLists::default()).unwrap().unwrap();
         files.rename(path, &Path::new("/c").join(file.name())).unwrap();
@@ -559,7 +636,7 @@ mod tests {
             let i = i as u64;
             let mut batch = encode_batch_of(source(i), 1, &put(i, bytes));
             batch.set_first_seq(100 + 2 * i);
-            writer.add(crate::log::batch_head(batch.bytes()).unwrap(), batch.bytes()).unwrap();
+            writer.add(batch_head(batch.bytes()).unwrap(), batch.bytes()).unwrap();
             put_bytes(&mut raw, batch.bytes());
         }
         writer.finish(&TabletLists::default()).unwrap();
