@@ -8,7 +8,6 @@ use std::sync::Arc;
 use futures::executor::block_on;
 use proptest::prelude::*;
 
-use tepui_engine::ErrorKind;
 use tepui_engine::backup::BackupId;
 use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::db::{Engine, EngineOptions, Health};
@@ -17,6 +16,7 @@ use tepui_engine::io::{
 };
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::{Tablet, TabletId};
+use tepui_engine::{Error, ErrorKind};
 
 use crate::harness::{Model, START_MICROS, env, put, scan, schema_with_sums, tiny_options};
 use crate::model::{mutation, row, row_range};
@@ -717,29 +717,40 @@ fn a_backup_that_the_disk_has_no_room_to_end_leaves_no_list_of_files_that_go() {
     assert!(engine.tablet(id).is_none());
 }
 
-/// What a history with faults leaves acknowledged.
-fn faulty_history(engine: &Engine, tablet: &Tablet, model: &Model, first: BackupId) -> Catalog {
+/// What a history with faults leaves acknowledged, and what failed of it.
+fn faulty_history(
+    engine: &Engine,
+    tablet: &Tablet,
+    model: &Model,
+    first: BackupId,
+) -> (Catalog, Vec<Error>) {
     let mut catalog = Catalog::default();
+    let mut errors = Vec::new();
     catalog.backups.insert(first, model.clone());
     catalog.tablets.insert(tablet.id(), model.clone());
-    if let Ok(backup) = block_on(engine.create_backup(&[tablet.id()])) {
-        catalog.backups.insert(backup.id(), model.clone());
+    match block_on(engine.create_backup(&[tablet.id()])) {
+        Ok(backup) => drop(catalog.backups.insert(backup.id(), model.clone())),
+        Err(error) => errors.push(error),
     }
-    if let Ok(restored) = engine.restore_backup(first) {
-        restored[0].set_schema(Arc::new(schema_with_sums()));
-        catalog.tablets.insert(restored[0].id(), model.clone());
+    match engine.restore_backup(first) {
+        Ok(restored) => {
+            restored[0].set_schema(Arc::new(schema_with_sums()));
+            catalog.tablets.insert(restored[0].id(), model.clone());
+        }
+        Err(error) => errors.push(error),
     }
-    if let Ok(copy) = engine.copy_backup(first) {
-        catalog.backups.insert(copy.id(), model.clone());
+    match engine.copy_backup(first) {
+        Ok(copy) => drop(catalog.backups.insert(copy.id(), model.clone())),
+        Err(error) => errors.push(error),
     }
     // The catalog forgets first.
     catalog.backups.remove(&first);
-    drop(engine.delete_backup(first));
-    drop(engine.compact_fully());
+    errors.extend(engine.delete_backup(first).err());
+    errors.extend(engine.compact_fully().err());
     catalog.tablets.remove(&tablet.id());
-    drop(engine.drop_tablet(tablet.id()));
-    drop(engine.run_background());
-    catalog
+    errors.extend(engine.drop_tablet(tablet.id()).err());
+    errors.extend(engine.run_background().err());
+    (catalog, errors)
 }
 
 #[test]
@@ -769,8 +780,11 @@ fn whichever_operation_fails_what_was_answered_is_whole_after_a_crash() {
         let faults = FaultFiles::new(Arc::new(disk.clone()));
         let (engine, tablet) = start(&faults);
         let before = faults.count(op);
-        faulty_history(&engine, &tablet, &model, first);
+        let (catalog, errors) = faulty_history(&engine, &tablet, &model, first);
         let count = faults.count(op) - before;
+        assert!(errors.is_empty(), "no fault: {errors:?}");
+        assert!(count > 0, "the history does no {op:?}");
+        catalog.check(&engine);
         drop((engine, tablet));
         for nth in 1..=count {
             for sticky in [false, true] {
@@ -778,8 +792,11 @@ fn whichever_operation_fails_what_was_answered_is_whole_after_a_crash() {
                 let faults = FaultFiles::new(Arc::new(disk.clone()));
                 let (engine, tablet) = start(&faults);
                 let fault = Fault::new(op).nth(nth).kind(ErrorKind::Io);
+                let before = faults.count(op);
                 faults.inject(if sticky { fault.sticky() } else { fault });
-                let catalog = faulty_history(&engine, &tablet, &model, first);
+                let (catalog, errors) = faulty_history(&engine, &tablet, &model, first);
+                let met = faults.count(op) - before >= nth;
+                assert!(met, "{op:?} {nth} of {count} did not come: {errors:?}");
                 let strict = disk.crashed_copy(CrashMode::Strict, &SeededRng::new(1));
                 let torn = disk.crashed_copy(CrashMode::Torn, &SeededRng::new(nth));
                 drop((engine, tablet));
