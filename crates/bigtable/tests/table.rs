@@ -45,6 +45,10 @@ use crate::support::chunk_decoder::{DecodedRow, Decoder};
 use crate::support::device::Device;
 
 mod support;
+#[path = "../../engine/tests/support/until.rs"]
+mod until;
+
+use until::until;
 
 const NOW: i64 = 1_700_000_000_123_456;
 const NOW_MS: i64 = 1_700_000_000_123_000;
@@ -1557,12 +1561,8 @@ async fn a_read_that_is_suspended_keeps_no_memtable() {
         read.suspend();
         fixture.flush().await;
         // What flushed lets go of its view of the memtable too.
-        let mut looks = 0;
-        while fixture.engine.pressure().level >= 0.001 {
-            looks += 1;
-            assert!(looks < 1_000_000, "{:?}", fixture.engine.pressure());
-            std::thread::yield_now();
-        }
+        let pressure = || fixture.engine.pressure().level;
+        until("no memtable is left in memory", || pressure() < 0.001);
         while let Some(message) = read.next().await {
             decoder.push(message.unwrap().into_frame()).unwrap();
         }
