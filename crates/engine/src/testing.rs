@@ -22,3 +22,14 @@ pub(crate) fn skip(lacks: &str) {
 pub(crate) fn disk_dir() -> TempDir {
     tempfile::tempdir_in("/var/tmp").or_else(|_| tempfile::tempdir()).unwrap()
 }
+
+/// Lower-case hexadecimal digits, as bytes of files are kept in tests.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
+}
+
+/// The bytes of such digits.
+pub(crate) fn unhex(digits: &str) -> Vec<u8> {
+    let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+    pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
+}

@@ -559,6 +559,7 @@ mod tests {
     use crate::cell::{FamilyId, Mutation, RowBatch};
     use crate::io::{CrashMode, MemoryFiles, SeededRng};
     use crate::log::{Source, encode_batch_of};
+    use crate::testing::{hex, unhex};
 
     fn source(i: u64) -> Source {
         if i.is_multiple_of(2) { Source::User } else { Source::GarbageCollection }
@@ -584,6 +585,67 @@ mod tests {
         let file = writer.finish(&TabletLists::default()).unwrap().unwrap();
         files.rename(path, &Path::new("/c").join(file.name())).unwrap();
         file
+    }
+
+    /// A batch that does not compress, since what a library makes of one that does may differ from version to version.
+    fn noisy(tablet: u64, seq: Seq) -> (Change, Vec<u8>) {
+        let noise = |from: u8| Bytes::from((from..from + 4).collect::<Vec<_>>());
+        let timestamp = 0x1122_3344_5566_7788;
+        let (family, qualifier) = (FamilyId(9), noise(0x20));
+        let put = Mutation::Put { family, qualifier, timestamp, value: noise(0x30) };
+        let batch = RowBatch { row: noise(0x10), mutations: vec![put, Mutation::DeleteRow] };
+        let mut encoded = encode_batch_of(Source::User, tablet, &batch);
+        encoded.set_first_seq(seq);
+        (Change::new(seq, Source::User, batch), encoded.bytes().to_vec())
+    }
+
+    /// A file of two blocks: its header, then each record's header and payload.
+    const STORED: &str = concat!(
+        "54455055494348470100000000000000070000000000000061c42a3d3115b2e5",
+        "300000009a8224310000000000000000dc5ca2499b5ca782",
+        "01002d2c0108070605040302012827262524232221041011121302010904202122238877665544332211043031",
+        "323305",
+        "3000000010e3858600000000000000002abe94d2a0b96a5b",
+        "01002d2c0118171615141312113837363534333231041011121302010904202122238877665544332211043031",
+        "323305",
+        "28000000a4e3827700000000000000009a3853bce81a792e",
+        "02020807060504030201282726252423222101204818171615141312113837363534333231016848",
+        "11000000baf8f0bc0000000000000000cba0500497f40957",
+        "03b0000000000000004000000000000000",
+    );
+
+    /// A block of twelve batches, compressed: a batch, all but the end of the others as copies of it, and that end.
+    const STORED_LZ4: &str = concat!(
+        "01019c04",
+        "ff1e",
+        "2c0101000000000000000200000000000000041011121302010904202122238877665544332211043031323305",
+        "2d00ffd8",
+        "503031323305",
+    );
+
+    #[test]
+    fn a_file_on_a_disk_is_read_as_it_was_written() {
+        let batches = [
+            noisy(0x0102_0304_0506_0708, 0x2122_2324_2526_2728),
+            noisy(0x1112_1314_1516_1718, 0x3132_3334_3536_3738),
+        ];
+        let (files, path) = (MemoryFiles::new(), Path::new("/7.chg"));
+        let mut writer = ChangeFileWriter::create(&files, path, 7).unwrap();
+        for (_, batch) in &batches {
+            writer.add(batch_head(batch).unwrap(), batch).unwrap();
+        }
+        let file = writer.finish(&TabletLists::default()).unwrap().unwrap();
+        assert_eq!(file.name(), "0000000000000007-2122232425262728-3132333435363739.chg");
+        assert_eq!(hex(&files.contents(path).unwrap()), STORED);
+        let stored = MemoryFiles::new();
+        stored.put_contents(path, unhex(STORED));
+        let opened = OpenChangeFile::open(&stored, path, 7).unwrap();
+        let read = opened.blocks().iter().map(|block| opened.changes(block).unwrap());
+        let expected: Vec<_> = batches.into_iter().map(|(change, _)| vec![change]).collect();
+        assert_eq!(read.collect::<Vec<_>>(), expected);
+
+        let (_, batch) = noisy(1, 2);
+        assert_eq!(parse_block(unhex(STORED_LZ4).into()).unwrap(), vec![batch; 12]);
     }
 
     #[test]

@@ -348,8 +348,8 @@ fn optional_tablet_as_text<S: Serializer>(
 pub(super) mod tests {
     use proptest::prelude::*;
 
-    use super::super::testing::hex;
     use super::*;
+    use crate::testing::hex;
 
     fn row() -> impl Strategy<Value = Bytes> {
         proptest::collection::vec(any::<u8>(), 0..6).prop_map(Bytes::from)

@@ -335,7 +335,8 @@ mod tests {
     use xxhash_rust::xxh3::xxh3_64;
 
     use super::*;
-    use crate::manifest::testing::{Crash, TestFiles, hex};
+    use crate::manifest::testing::{Crash, TestFiles};
+    use crate::testing::hex;
 
     const MAGIC: Magic = *b"TESTJRNL";
     const MARKER: usize = RECORD_HEADER_BYTES as usize;

@@ -25,15 +25,6 @@ pub enum Crash {
 
 pub const CRASHES: [Crash; 4] = [Crash::Forgets, Crash::Keeps, Crash::KeepsHalf, Crash::Zeroes];
 
-/// Lower-case hexadecimal digits, as in the test vectors.
-pub fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::new(), |mut out, b| {
-        write!(out, "{b:02x}").expect("a string takes all text");
-        out
-    })
-}
-
 #[derive(Debug, Clone, Default)]
 struct Node {
     bytes: Vec<u8>,

@@ -137,6 +137,7 @@ impl Footer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{hex, unhex};
 
     fn footer() -> Footer {
         Footer {
@@ -145,6 +146,34 @@ mod tests {
             filter_index: None,
             dictionary: Some(Handle { offset: 20, len: 40 }),
         }
+    }
+
+    /// Of file 0x0708090a0b0c0d0e, at 350: the lines are those of the drawing above.
+    const STORED: &str = concat!(
+        "2c010000000000003200000000000000",
+        "dc000000000000005000000000000000",
+        "96000000000000003c00000000000000",
+        "64000000000000002800000000000000",
+        "0e0d0c0b0a090807",
+        "02000000",
+        "00000000",
+        "b95f1cd118812f57",
+        "5445505549535354",
+    );
+
+    #[test]
+    fn a_footer_on_a_disk_is_read_as_it_was_written() {
+        let footer = Footer {
+            properties: Handle { offset: 300, len: 50 },
+            top_index: Handle { offset: 220, len: 80 },
+            filter_index: Some(Handle { offset: 150, len: 60 }),
+            dictionary: Some(Handle { offset: 100, len: 40 }),
+        };
+        let file = 0x0708_090a_0b0c_0d0e;
+        let mut bytes = Vec::new();
+        footer.encode(file, 350, &mut bytes);
+        assert_eq!(hex(&bytes), STORED);
+        assert_eq!(Footer::decode(&unhex(STORED), file, 350), Ok(footer));
     }
 
     #[test]

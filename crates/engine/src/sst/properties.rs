@@ -427,6 +427,7 @@ impl PropertiesBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{hex, unhex};
     use proptest::prelude::*;
 
     fn properties() -> SstProperties {
@@ -442,11 +443,17 @@ mod tests {
             entries: 300,
             rows: 9,
             cells: 2,
+            row_tombstones: 31,
+            family_tombstones: 32,
+            column_tombstones: 33,
+            cell_tombstones: 34,
             key_bytes: 1 << 40,
+            value_bytes: 1 << 41,
             seq_min: 3,
             seq_max: u64::MAX,
             first_row: Bytes::from_static(b"a\0"),
             last_row: Bytes::from_static(b"z"),
+            data_blocks: 40,
             created_micros: -1,
             index_bytes: 7000,
             padding_bytes: 1,
@@ -463,8 +470,25 @@ mod tests {
             },
             families: [(FamilyId(1), family), (FamilyId(u32::MAX), family)].into(),
             value_files: [(9, 1 << 33), (u64::MAX, 0)].into(),
-            ..Default::default()
         }
+    }
+
+    /// All of [`properties`].
+    const STORED: &str = concat!(
+        "0102ac020201090301020406808080808020050680808080804006011f070120080121090122",
+        "0a01030b0affffffffffffffffff010f01281001011102d8361201011301041401031502a846",
+        "1602807d17010618010c1903f0a2041a02f4031b098080808080808080100c0261000d017a",
+        "201c01010102010503010304010205010706088080808080808004070102",
+        "20200105ffffffff0f02010503010304010205010706088080808080808004070102",
+        "210a01010902058080808020210f010affffffffffffffffff01020100",
+    );
+
+    #[test]
+    fn properties_on_a_disk_are_read_as_they_were_written() {
+        let mut bytes = Vec::new();
+        properties().encode(&mut bytes);
+        assert_eq!(hex(&bytes), STORED);
+        assert_eq!(SstProperties::decode(&unhex(STORED)), Ok(properties()));
     }
 
     #[test]

@@ -11,6 +11,8 @@ use super::*;
 use crate::api::admin;
 use crate::operations::{Finished, Operations};
 
+mod stored;
+
 const NAME: &str = "projects/p/instances/i/tables/t";
 const DAY_MICROS: i64 = 24 * 3_600 * 1_000_000;
 
