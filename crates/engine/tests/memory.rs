@@ -22,12 +22,16 @@ use tepui_engine::tablet::ReadView;
 /// Bytes that are allocated now.
 static LIVE: AtomicI64 = AtomicI64::new(0);
 
+/// Bytes that were ever allocated.
+static EVER: AtomicI64 = AtomicI64::new(0);
+
 struct Counting;
 
 // SAFETY: the system's allocator does the work; `realloc` is the default, which comes here.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size() as i64, Ordering::Relaxed);
+        EVER.fetch_add(layout.size() as i64, Ordering::Relaxed);
         // SAFETY: as the caller promises.
         unsafe { System.alloc(layout) }
     }
@@ -125,6 +129,47 @@ fn a_full_cache_takes_the_memory_that_it_says_it_does() {
     for compression in [CompressionPolicy::None, CompressionPolicy::Tiered] {
         let (taken, said) = taken(compression);
         assert!((taken / said - 1.0).abs() < 0.05, "{compression:?}: {taken} bytes, said {said}");
+    }
+}
+
+#[test]
+fn a_point_read_takes_the_key_of_its_row_once_however_many_columns_it_names() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = EngineOptions { background: false, ..EngineOptions::default() };
+    // The wide row goes over several partitions, in which its columns are looked for.
+    options.sst.filter_partition_bytes = 256;
+    let engine = Engine::open(env(), Path::new(dir.path()), options).unwrap();
+    let tablet = engine.create_tablet(RowRange::all()).unwrap();
+    tablet.set_schema(schema());
+    engine.start().unwrap();
+    // Zeros take two bytes each in keys.
+    let [narrow, wide] = [0, 1].map(|last| Bytes::from([vec![0; 4095], vec![last]].concat()));
+    let column = |n: usize| Bytes::from(format!("c{n:05}"));
+    for (row, columns) in [(&narrow, 1), (&wide, 1000_usize)] {
+        let put = |n| Mutation::Put {
+            family: FamilyId(1),
+            qualifier: column(n * 10),
+            timestamp: 0,
+            value: Bytes::from_static(b"value"),
+        };
+        let mutations = (0..columns).map(put).collect();
+        block_on(tablet.apply_when_room(RowBatch { row: row.clone(), mutations })).unwrap();
+    }
+    engine.compact_fully().unwrap();
+    for (row, columns, found) in
+        [(&narrow, 200, 1), (&narrow, 5000, 1), (&wide, 200, 20), (&wide, 5000, 500)]
+    {
+        let projection = Projection::newest_of((0..columns).map(|n| (FamilyId(1), column(n))));
+        let read = || {
+            let row = block_on(tablet.read_row(row, &projection, ReadView::Durable));
+            assert_eq!(row.unwrap().unwrap().cells.len(), found);
+        };
+        read();
+        let before = EVER.load(Ordering::Relaxed);
+        read();
+        let taken = EVER.load(Ordering::Relaxed) - before;
+        assert!(taken < 512 << 10, "{taken} bytes for {found} of {columns} columns");
     }
 }
 

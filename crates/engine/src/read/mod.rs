@@ -132,6 +132,22 @@ impl Projection {
         self.families.iter().flatten().any(|family| !family.qualifiers.is_empty())
     }
 
+    /// Whether it names each column that it wants.
+    pub(crate) fn names_columns(&self) -> bool {
+        let named = |f: &FamilyProjection| {
+            !f.qualifiers.is_empty() && f.qualifiers.iter().all(|range| named(range).is_some())
+        };
+        self.families.as_ref().is_some_and(|families| families.iter().all(named))
+    }
+
+    /// The columns that it names, in order.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = (FamilyId, &[u8])> {
+        self.families
+            .iter()
+            .flatten()
+            .flat_map(|f| f.qualifiers.iter().filter_map(|range| Some((f.family, named(range)?))))
+    }
+
     /// Everything.
     pub fn all() -> Self {
         Self {
@@ -141,6 +157,14 @@ impl Projection {
             cells_per_row_max: u32::MAX,
             values: true,
         }
+    }
+}
+
+/// The only qualifier of a range that is no more than that.
+fn named(range: &QualifierRange) -> Option<&[u8]> {
+    match range {
+        (Bound::Included(first), Bound::Included(last)) if first == last => Some(first),
+        _ => None,
     }
 }
 

@@ -4,20 +4,23 @@
 //! wider than a partition, to few behind it. So the partition at hand is remembered from one question to the
 //! next, and n columns of a row cost one look into the directory.
 
-use std::cmp::Ordering;
-
 use super::filter::{Ask, family_tombstone_entry};
 use super::index::IndexBlock;
 use super::probe::{RowProbe, Wants};
 use super::reader::SstReader;
 use crate::cache::Resident;
+use crate::cell::{FamilyId, encode_family, encode_qualifier};
 use crate::codec::Parsed;
 
 /// The partitions of one SST's filter, as one read sees them.
 struct Partitions<'a, F> {
     filters: &'a IndexBlock,
-    /// The partition where the row starts.
+    row_prefix: &'a [u8],
+    /// The partition where the row starts, and whether what is asked of it may be in later ones.
     row_at: usize,
+    goes_on: bool,
+    /// The prefix that was looked for last, where the row goes on: it begins with the row's, which is copied once.
+    prefix: Vec<u8>,
     find: F,
     /// The partition asked last; none of it where it is missing.
     at: usize,
@@ -31,12 +34,10 @@ struct Partitions<'a, F> {
 pub(super) fn ask_filter(
     reader: &SstReader,
     filters: &IndexBlock,
-    probe: &RowProbe,
+    probe: &RowProbe<'_>,
     find: impl FnMut(usize) -> Option<Resident>,
 ) -> Parsed<Result<bool, Vec<usize>>> {
-    let row_at = filters.find(&probe.row_prefix, false)?;
-    let mut parts =
-        Partitions { filters, row_at, find, at: usize::MAX, block: None, missing: Vec::new() };
+    let mut parts = Partitions::new(filters, probe, find)?;
     let found = parts.ask_all(reader, probe)?;
     Ok(if found || parts.missing.is_empty() { Ok(found) } else { Err(parts.missing) })
 }
@@ -45,24 +46,44 @@ pub(super) fn ask_filter(
 /// is missing says no.
 pub(super) fn may_have_all_columns(
     filters: &IndexBlock,
-    probe: &RowProbe,
+    probe: &RowProbe<'_>,
     find: impl FnMut(usize) -> Option<Resident>,
 ) -> Parsed<bool> {
     let Wants::Columns(wants) = &probe.wants else { return Ok(false) };
-    let row_at = filters.find(&probe.row_prefix, false)?;
-    let mut parts =
-        Partitions { filters, row_at, find, at: usize::MAX, block: None, missing: Vec::new() };
+    let mut parts = Partitions::new(filters, probe, find)?;
     for want in wants {
         let ask = Ask::Column { row: probe.row_entry, column: want.column };
-        if !parts.ask_at(&want.prefix, &ask)? {
+        let at = parts.place_of(want.family, Some(want.qualifier))?;
+        if !parts.ask(at, &ask)? {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-impl<F: FnMut(usize) -> Option<Resident>> Partitions<'_, F> {
-    fn ask_all(&mut self, reader: &SstReader, probe: &RowProbe) -> Parsed<bool> {
+impl<'a, F: FnMut(usize) -> Option<Resident>> Partitions<'a, F> {
+    fn new(filters: &'a IndexBlock, probe: &'a RowProbe<'_>, find: F) -> Parsed<Self> {
+        let row_prefix = probe.row_prefix.as_slice();
+        let row_at = filters.find(row_prefix, false)?;
+        // The separator is behind the row's prefix. One that does not begin with it is behind all of the row: in most rows that is
+        // all there is to know of where columns are, where a search for each would cost more than its filter.
+        let goes_on = !matches!(probe.wants, Wants::Row)
+            && row_at < filters.len()
+            && filters.begins_with(row_at, row_prefix)?;
+        Ok(Self {
+            filters,
+            row_prefix,
+            row_at,
+            goes_on,
+            prefix: Vec::new(),
+            find,
+            at: usize::MAX,
+            block: None,
+            missing: Vec::new(),
+        })
+    }
+
+    fn ask_all(&mut self, reader: &SstReader, probe: &RowProbe<'_>) -> Parsed<bool> {
         let (row, row_at) = (probe.row_entry, self.row_at);
         let row_tombstones = reader.properties().row_tombstones > 0;
         let family_tombstones = reader.properties().family_tombstones > 0;
@@ -70,10 +91,12 @@ impl<F: FnMut(usize) -> Option<Resident>> Partitions<'_, F> {
         // questions, and it makes false positives rarer.
         let first_at = match &probe.wants {
             Wants::Row => return self.ask(row_at, &Ask::Row(row)),
-            Wants::Families(wants) => wants.first().map(|w| &w.prefix),
-            Wants::Columns(wants) => wants.first().map(|w| &w.prefix),
+            Wants::Families(families) => families.first().map(|f| self.place_of(*f, None)),
+            Wants::Columns(wants) => {
+                wants.first().map(|w| self.place_of(w.family, Some(w.qualifier)))
+            }
         };
-        let first_at = first_at.map(|prefix| self.place_of(prefix)).transpose()?;
+        let first_at = first_at.transpose()?;
         if (row_tombstones || first_at == Some(row_at)) && !self.ask(row_at, &Ask::Row(row))? {
             // No, or not known yet.
             if self.missing.is_empty() {
@@ -85,23 +108,24 @@ impl<F: FnMut(usize) -> Option<Resident>> Partitions<'_, F> {
         }
         match &probe.wants {
             Wants::Row => {}
-            Wants::Families(wants) => {
-                for want in wants {
-                    let ask = Ask::Family { row, family: want.family };
-                    if self.ask_at(&want.prefix, &ask)? {
+            Wants::Families(families) => {
+                for family in families.iter().copied() {
+                    let at = self.place_of(family, None)?;
+                    if self.ask(at, &Ask::Family { row, family })? {
                         return Ok(true);
                     }
                 }
             }
             Wants::Columns(wants) => {
                 for want in wants {
-                    let ask = Ask::Column { row, column: want.column };
-                    if self.ask_at(&want.prefix, &ask)? {
+                    let at = self.place_of(want.family, Some(want.qualifier))?;
+                    if self.ask(at, &Ask::Column { row, column: want.column })? {
                         return Ok(true);
                     }
                     if family_tombstones {
-                        let entry = family_tombstone_entry(row, want.family.family);
-                        if self.ask_at(&want.family.prefix, &Ask::Tombstone(entry))? {
+                        let entry = family_tombstone_entry(row, want.family);
+                        let at = self.place_of(want.family, None)?;
+                        if self.ask(at, &Ask::Tombstone(entry))? {
                             return Ok(true);
                         }
                     }
@@ -111,20 +135,20 @@ impl<F: FnMut(usize) -> Option<Resident>> Partitions<'_, F> {
         Ok(false)
     }
 
-    fn place_of(&self, prefix: &[u8]) -> Parsed<usize> {
-        // All prefixes begin with the row's, so none belongs to an earlier partition than it, and most to the
-        // same: one comparison tells, where a search for each column would cost more than its filter.
-        if self.row_at < self.filters.len()
-            && self.filters.compare(self.row_at, prefix)? == Ordering::Greater
-        {
+    /// The partition of a column, or of where a family begins.
+    fn place_of(&mut self, family: FamilyId, qualifier: Option<&[u8]>) -> Parsed<usize> {
+        if !self.goes_on {
             return Ok(self.row_at);
         }
-        self.filters.find(prefix, false)
-    }
-
-    fn ask_at(&mut self, prefix: &[u8], ask: &Ask) -> Parsed<bool> {
-        let at = self.place_of(prefix)?;
-        self.ask(at, ask)
+        if self.prefix.is_empty() {
+            self.prefix.extend_from_slice(self.row_prefix);
+        }
+        self.prefix.truncate(self.row_prefix.len());
+        encode_family(family, &mut self.prefix);
+        if qualifier.is_some() {
+            encode_qualifier(qualifier, &mut self.prefix);
+        }
+        self.filters.find(&self.prefix, false)
     }
 
     /// What a partition says; no where it is not in memory, which is noted.
@@ -182,8 +206,9 @@ mod tests {
         assert!(filters.len() > 3, "{} partitions", filters.len());
         let mut says_no = false;
         for row in 10_000..10_010 {
-            let absent = (0..10).map(|column| (FamilyId(1), format!("x{column}").into_bytes()));
-            let probe = RowProbe::columns(format!("row-{row}").as_bytes(), absent.collect());
+            let absent: Vec<_> = (0..10).map(|column| format!("x{column}")).collect();
+            let absent = absent.iter().map(|column| (FamilyId(1), column.as_bytes()));
+            let probe = RowProbe::columns(format!("row-{row}").as_bytes(), absent);
             let mut looks = Vec::new();
             let answer = ask_filter(&reader, filters, &probe, |at| {
                 looks.push(at);

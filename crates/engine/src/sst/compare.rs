@@ -55,7 +55,7 @@ impl FilterComparison {
 
     /// How many of the SSTs may hold any of these columns of a row, with one probe and the directory.
     pub fn by_directory(&self, row: &[u8], columns: &[(FamilyId, Vec<u8>)]) -> Result<usize> {
-        let probe = RowProbe::columns(row, columns.to_vec());
+        let probe = RowProbe::columns(row, columns.iter().map(|(f, q)| (*f, q.as_slice())));
         let mut perhaps = 0;
         for reader in &self.readers {
             let find = |at: usize| Ok(reader.filter_slot(at, probe.row_entry));
@@ -65,9 +65,9 @@ impl FilterComparison {
     }
 
     /// The same, each column by itself, through the hashed cache.
-    pub fn by_hash(&self, row: &[u8], columns: &[(FamilyId, Vec<u8>)]) -> Result<usize> {
-        let probes: Vec<RowProbe> =
-            columns.iter().map(|column| RowProbe::columns(row, vec![column.clone()])).collect();
+    pub fn by_hash<'c>(&self, row: &[u8], columns: &'c [(FamilyId, Vec<u8>)]) -> Result<usize> {
+        let probe = |(f, q): &'c (FamilyId, Vec<u8>)| RowProbe::columns(row, [(*f, q.as_slice())]);
+        let probes: Vec<_> = columns.iter().map(probe).collect();
         let mut perhaps = 0;
         for reader in &self.readers {
             let mut any = false;
@@ -90,7 +90,7 @@ impl FilterComparison {
 /// What the filter of one SST says; one that is not in memory says "perhaps".
 fn ask(
     reader: &SstReader,
-    probe: &RowProbe,
+    probe: &RowProbe<'_>,
     find: impl Fn(usize) -> Result<Option<Resident>>,
 ) -> Result<bool> {
     let Some(filters) = reader.filters() else { return Ok(true) };

@@ -256,8 +256,8 @@ fn read_file(bytes: Vec<u8>) {
         let _ = (reader.approximate_offset(b""), reader.approximate_offset(b"row\x00\x01"));
         let probes = [
             RowProbe::row(b"row"),
-            RowProbe::families(b"row", &[FamilyId(1)]),
-            RowProbe::columns(b"row", vec![(FamilyId(1), b"q".to_vec())]),
+            RowProbe::families(b"row", [FamilyId(1)]),
+            RowProbe::columns(b"row", [(FamilyId(1), &b"q"[..])]),
         ];
         let _ = walk(&reader, CursorOptions::default());
         for probe in probes {
@@ -270,7 +270,7 @@ fn open(files: &dyn Files) -> Result<Arc<SstReader>> {
     SstReader::open(files, Path::new(PATH), ID, Arc::new(QuickBlockCache::new(CACHE_BYTES)))
 }
 
-fn look_up(reader: &Arc<SstReader>, probe: &RowProbe) -> Result<()> {
+fn look_up(reader: &Arc<SstReader>, probe: &RowProbe<'_>) -> Result<()> {
     let mut stage = PointStage::Filter;
     let mut loaded = Vec::new();
     for _ in 0..STEPS_MAX {

@@ -109,7 +109,7 @@ impl PointStage {
     pub(crate) fn step(
         &mut self,
         reader: &Arc<SstReader>,
-        probe: &RowProbe,
+        probe: &RowProbe<'_>,
         loaded: &Loaded,
         want: &mut Vec<BlockRequest>,
     ) -> Result<()> {
@@ -164,7 +164,7 @@ impl SstReader {
     /// What the filter says of the probe; `None` where partitions are missing, which are then wanted.
     fn filter_says(
         self: &Arc<Self>,
-        probe: &RowProbe,
+        probe: &RowProbe<'_>,
         loaded: &Loaded,
         want: &mut Vec<BlockRequest>,
     ) -> Result<Option<bool>> {
@@ -203,7 +203,7 @@ impl SstReader {
 
     /// Whether each column that the probe names may be here, by the filter partitions that the read has loaded or
     /// that are in memory.
-    pub(crate) fn may_have_all_columns(&self, probe: &RowProbe, loaded: &Loaded) -> bool {
+    pub(crate) fn may_have_all_columns(&self, probe: &RowProbe<'_>, loaded: &Loaded) -> bool {
         // A damaged filter is told of where it is asked for the read itself.
         self.filters().is_some_and(|filters| {
             let find = |at| self.filter_partition(filters, loaded, at, probe);
@@ -217,7 +217,7 @@ impl SstReader {
         filters: &IndexBlock,
         loaded: &Loaded,
         at: usize,
-        probe: &RowProbe,
+        probe: &RowProbe<'_>,
     ) -> Option<Resident> {
         let held = match loaded {
             [] => None,
@@ -230,7 +230,7 @@ impl SstReader {
     /// The stage after the filter; `None` where the index partition is missing.
     fn locate(
         self: &Arc<Self>,
-        probe: &RowProbe,
+        probe: &RowProbe<'_>,
         loaded: &Loaded,
         want: &mut Vec<BlockRequest>,
     ) -> Result<Option<PointStage>> {

@@ -25,7 +25,7 @@ use crate::io::{
 };
 
 /// What a point read finds in an SST, its blocks loaded on the spot.
-pub(super) fn look_up(reader: &Arc<SstReader>, probe: &RowProbe) -> Result<PointStage> {
+pub(super) fn look_up(reader: &Arc<SstReader>, probe: &RowProbe<'_>) -> Result<PointStage> {
     let load = |wanted: Vec<BlockRequest>| std::future::ready(load_blocks_blocking(wanted));
     look_up_with(reader, probe, load).now_or_never().unwrap()
 }
@@ -33,7 +33,7 @@ pub(super) fn look_up(reader: &Arc<SstReader>, probe: &RowProbe) -> Result<Point
 /// The same, its blocks loaded by `load`.
 pub(super) async fn look_up_with<L: Future<Output = Vec<Result<Arc<Block>>>>>(
     reader: &Arc<SstReader>,
-    probe: &RowProbe,
+    probe: &RowProbe<'_>,
     mut load: impl FnMut(Vec<BlockRequest>) -> L,
 ) -> Result<PointStage> {
     let mut stage = PointStage::Filter;
@@ -50,7 +50,7 @@ pub(super) async fn look_up_with<L: Future<Output = Vec<Result<Arc<Block>>>>>(
 }
 
 /// Whether a point read finds nothing.
-pub(super) fn is_absent(reader: &Arc<SstReader>, probe: &RowProbe) -> bool {
+pub(super) fn is_absent(reader: &Arc<SstReader>, probe: &RowProbe<'_>) -> bool {
     matches!(look_up(reader, probe).unwrap(), PointStage::Absent)
 }
 

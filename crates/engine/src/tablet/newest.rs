@@ -27,20 +27,14 @@ pub(super) struct NewestOf {
 
 impl NewestOf {
     /// For a read that wants one cell of each column that it names; `None` for others.
-    pub(super) fn of(
-        probe: &RowProbe,
-        projection: &Projection,
-        schema: &TabletSchema,
-    ) -> Option<Self> {
-        let mut columns = 0;
-        for family in probe.column_families()? {
-            columns += 1;
-            if schema.family(family).is_none_or(|options| options.aggregate.is_some()) {
-                return None;
-            }
-        }
-        let all = projection.cells_per_row_max as usize >= columns;
-        (projection.versions_max == 1 && all && columns > 0).then_some(Self { columns })
+    pub(super) fn of(projection: &Projection, schema: &TabletSchema) -> Option<Self> {
+        let families = projection.families.as_ref().filter(|_| projection.versions_max == 1)?;
+        let columns: usize = families.iter().map(|family| family.qualifiers.len()).sum();
+        let is_plain = |family| schema.family(family).is_some_and(|o| o.aggregate.is_none());
+        let fits = columns > 0 && projection.cells_per_row_max as usize >= columns;
+        let spares =
+            fits && families.iter().all(|f| is_plain(f.family)) && projection.names_columns();
+        spares.then_some(Self { columns })
     }
 
     /// Whether `cells`, which a place younger than `older` has, leave nothing to find there.
@@ -64,7 +58,7 @@ impl NewestOf {
 
     /// Whether whatever `younger` has of the columns would spare `older`.
     pub(super) fn may_spare(
-        probe: &RowProbe,
+        probe: &RowProbe<'_>,
         loaded: &Loaded,
         younger: &SstReader,
         older: &SstReader,

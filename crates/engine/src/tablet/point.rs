@@ -42,6 +42,11 @@ use super::newest::NewestOf;
 use super::read::{ReadView, ScanOptions, Snapshot};
 use super::view::View;
 
+/// Columns that filters are asked for by name; of more, they are asked for the families. They say in vain of one column in a hundred, or of
+/// a few in a thousand, that it may be there, and so of some of so many. Lower: more SSTs that have other columns of the row are read in
+/// vain. Higher: reads of many columns, with the row locked in some, ask for longer what they hardly learn from.
+const FILTER_COLUMNS_MAX: usize = 256;
+
 /// One SST of a read.
 #[derive(Debug)]
 struct Source {
@@ -51,8 +56,8 @@ struct Source {
 
 /// A point read under way.
 #[derive(Debug)]
-struct PointRead {
-    probe: RowProbe,
+struct PointRead<'a> {
+    probe: RowProbe<'a>,
     /// Set where cells that were found can make older places superfluous.
     newest: Option<NewestOf>,
     /// Those that have records of the row, by their numbers in the view, newest first.
@@ -63,16 +68,16 @@ struct PointRead {
 }
 
 /// What a look at what is in memory came to.
-enum Look {
+enum Look<'a> {
     Done(Option<PinnedRow>),
     /// Of the row, values lie elsewhere.
     Values(ValueSource, FoundRow),
     /// Blocks are missing.
-    Wait(Snapshot, PointRead, Vec<BlockRequest>),
+    Wait(Snapshot, PointRead<'a>, Vec<BlockRequest>),
     /// The memtables may have all that is wanted.
-    Newest(Snapshot, PointRead, NewestOf),
+    Newest(Snapshot, PointRead<'a>, NewestOf),
     /// Several places, or records that take merging.
-    Merge(Snapshot, PointRead),
+    Merge(Snapshot, PointRead<'a>),
 }
 
 /// What a finished lookup shows.
@@ -130,10 +135,9 @@ impl Source {
     }
 }
 
-impl PointRead {
-    fn new(view: &View, wanted: Want<'_>) -> Self {
+impl<'a> PointRead<'a> {
+    fn new(view: &View, probe: RowProbe<'a>, wanted: Want<'_>) -> Self {
         let Want { row, projection, schema, .. } = wanted;
-        let probe = probe(row, projection);
         let mut sources = SmallVec::new();
         view.levels.for_row(row, |place| {
             sources.push(Source { place, stage: PointStage::Filter });
@@ -142,7 +146,7 @@ impl PointRead {
         let memtables = memtables.filter(|(_, m)| m.has_row(probe.row_prefix()));
         let memtables: Vec<usize> = memtables.map(|(number, _)| number).collect();
         let several = memtables.len() + sources.len() > 1;
-        let newest = if several { NewestOf::of(&probe, projection, schema) } else { None };
+        let newest = if several { NewestOf::of(projection, schema) } else { None };
         let mut read = Self { probe, newest, memtables, sources, loaded: Vec::new() };
         if several {
             read.leave_hidden(view, wanted);
@@ -307,7 +311,7 @@ impl PointRead {
     }
 
     /// The memtables that have something of the row, newest first.
-    fn of_memory<'a>(&'a self, view: &'a View) -> impl Iterator<Item = &'a Arc<Memtable>> {
+    fn of_memory<'v>(&'v self, view: &'v View) -> impl Iterator<Item = &'v Arc<Memtable>> {
         let all = view.memtables().enumerate();
         all.filter(|(number, _)| self.memtables.contains(number)).map(|(_, memtable)| memtable)
     }
@@ -495,7 +499,7 @@ impl Tablet {
     }
 
     /// Looks at what is in memory.
-    fn look(&self, ask: Ask<'_>, read_view: ReadView<'_>) -> Result<Look> {
+    fn look<'a>(&self, ask: Ask<'a>, read_view: ReadView<'_>) -> Result<Look<'a>> {
         let schema = self.schema.load();
         let Some(schema) = schema.as_ref() else { return Err(Self::no_schema()) };
         let guard;
@@ -513,7 +517,7 @@ impl Tablet {
         };
         self.check_kept()?;
         let wanted = ask.at(schema, seq);
-        let mut read = PointRead::new(view, wanted);
+        let mut read = PointRead::new(view, probe(ask.row, ask.projection), wanted);
         let snapshot = || Snapshot { view: Arc::clone(view), seq };
         if !read.memtables.is_empty()
             && let Some(newest) = read.newest
@@ -535,25 +539,11 @@ impl Tablet {
 }
 
 /// What the filters are asked: the row with as much of its columns as the projection names exactly.
-fn probe(row: &[u8], projection: &Projection) -> RowProbe {
+fn probe<'a>(row: &[u8], projection: &'a Projection) -> RowProbe<'a> {
     let Some(families) = &projection.families else { return RowProbe::row(row) };
-    let mut columns = Vec::new();
-    for family in families {
-        if family.qualifiers.is_empty() {
-            let ids: Vec<_> = families.iter().map(|f| f.family).collect();
-            return RowProbe::families(row, &ids);
-        }
-        for range in family.qualifiers.iter() {
-            match range {
-                (std::ops::Bound::Included(a), std::ops::Bound::Included(b)) if a == b => {
-                    columns.push((family.family, a.to_vec()));
-                }
-                _ => {
-                    let ids: Vec<_> = families.iter().map(|f| f.family).collect();
-                    return RowProbe::families(row, &ids);
-                }
-            }
-        }
+    let columns: usize = families.iter().map(|family| family.qualifiers.len()).sum();
+    if columns <= FILTER_COLUMNS_MAX && projection.names_columns() {
+        return RowProbe::columns(row, projection.columns());
     }
-    RowProbe::columns(row, columns)
+    RowProbe::families(row, families.iter().map(|family| family.family))
 }

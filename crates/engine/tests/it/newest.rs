@@ -75,6 +75,17 @@ fn a_row_just_written_is_read_without_a_file() {
 }
 
 #[test]
+fn very_many_columns_that_are_named_are_found_and_spare_files_as_few_do() {
+    let names: Vec<String> = (0..1000).map(|n| format!("c{n:04}")).collect();
+    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (first, rest) = all.split_at(400);
+    assert_eq!(read_first(&[(&all, 1000)], &[(&all, 3000)], &all), (vec![3000; 1000], 0));
+    let (found, _) = read_first(&[(rest, 1000), (first, 2000), (C, 3000)], &[], &all);
+    assert_eq!(found, [vec![2000; 400], vec![1000; 600]].concat());
+    assert_eq!(read_first(&[(C, 1000)], &[], &all).0, Vec::<i64>::new());
+}
+
+#[test]
 fn a_row_in_several_files_is_read_from_the_youngest_where_that_has_all_of_it() {
     let found = |columns: &[&str]| read_first(&[(ABC, 1000), (AB, 2000), (AB, 3000)], &[], columns);
     assert_eq!(found(AB), (vec![3000, 3000], 1));

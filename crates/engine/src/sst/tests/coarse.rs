@@ -20,11 +20,11 @@ fn row_of(record: &Sample) -> Vec<u8> {
 }
 
 /// Rows that are not there, each beside one that is.
-fn absent(record: &Sample) -> RowProbe {
+fn absent(record: &Sample) -> RowProbe<'static> {
     RowProbe::row(&[row_of(record).as_slice(), b"x"].concat())
 }
 
-fn is_there(reader: &Arc<SstReader>, probe: &RowProbe) -> bool {
+fn is_there(reader: &Arc<SstReader>, probe: &RowProbe<'_>) -> bool {
     !matches!(look_up(reader, probe).unwrap(), PointStage::Absent)
 }
 

@@ -177,11 +177,11 @@ fn rows_of_the_same_columns_cost_one_filter_entry_each() {
         assert_eq!(filter.kinds, 1 << (kind as u64 + 1));
         reader.verify(&mut |_| ()).unwrap();
         // A column that no row has is denied; so is a family.
-        let absent = |probe: RowProbe| is_absent(&reader, &probe);
+        let absent = |probe: RowProbe<'_>| is_absent(&reader, &probe);
         let row = records[0].view().row();
-        assert!(absent(RowProbe::columns(&row, vec![(FamilyId(1), b"field99".to_vec())])));
-        assert!(absent(RowProbe::families(&row, &[FamilyId(2)])));
-        assert!(!absent(RowProbe::columns(&row, vec![(FamilyId(1), b"field9".to_vec())])));
+        assert!(absent(RowProbe::columns(&row, [(FamilyId(1), &b"field99"[..])])));
+        assert!(absent(RowProbe::families(&row, [FamilyId(2)])));
+        assert!(!absent(RowProbe::columns(&row, [(FamilyId(1), &b"field9"[..])])));
     }
 }
 
@@ -200,7 +200,7 @@ fn rows_of_different_columns_have_entries_for_everything() {
         .filter(|i| {
             let column = format!("column-{}", (crate::random::mix64(*i) + 1) % 50).into_bytes();
             let row = format!("row-{i:08}");
-            let probe = RowProbe::columns(row.as_bytes(), vec![(FamilyId(1), column)]);
+            let probe = RowProbe::columns(row.as_bytes(), [(FamilyId(1), column.as_slice())]);
             !is_absent(&reader, &probe)
         })
         .count();
