@@ -314,19 +314,23 @@ impl<'a> Assembler<'a> {
         if is_last { Onward::Column } else { Onward::Cell }
     }
 
+    /// A row may have thousands of families, and is assembled in one go: each is searched for.
     fn enter_family(&mut self, family: FamilyId) {
         self.family = family;
-        let is_wanted = |family: FamilyId| match &self.projection.families {
-            None => !family.is_own(),
-            Some(named) => named.iter().any(|f| f.family == family),
+        let known = self.schema.families.range(family..).next().map(|(id, _)| *id);
+        let (named, next) = match &self.projection.families {
+            // The server's own come behind all others.
+            None => (None, known.filter(|id| !id.is_own())),
+            Some(named) => {
+                let next = named.get(named.partition_point(|f| f.family < family));
+                (next.filter(|f| f.family == family), next.map(|f| f.family))
+            }
         };
-        let mut wanted = self.schema.families.range(family..).filter(|(id, _)| is_wanted(**id));
-        self.left_out = match wanted.next() {
-            Some((id, _)) if *id == family => None,
+        self.left_out = match next {
+            Some(next) if next == family && known == Some(family) => None,
             Some(_) => Some(Onward::Family),
             None => Some(Onward::Nowhere),
         };
-        let named = self.projection.families.iter().flatten().find(|f| f.family == family);
         let qualifiers = named.map(|wanted| &*wanted.qualifiers);
         self.ranges = qualifiers.filter(|qualifiers| !qualifiers.is_empty());
     }

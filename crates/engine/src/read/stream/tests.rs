@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::aside::Helper;
 use crate::cache::{BlockCache as _, QuickBlockCache};
-use crate::cell::{FamilyId, Kind, Mutation, SEQ_MAX, TimestampRange, row_prefix};
+use crate::cell::{FAMILY_OWN_MIN, FamilyId, Kind, Mutation, SEQ_MAX, TimestampRange, row_prefix};
 use crate::error::ErrorKind;
 use crate::io::Files as _;
 use crate::memtable::Memtable;
@@ -22,6 +22,7 @@ use crate::read::testing::model::{
 };
 use crate::read::testing::{NoIo, Record, VecCursor, cursors, read};
 use crate::read::{FamilyProjection, QualifierRange, Qualifiers};
+use crate::schema::FamilyOptions;
 use crate::sst::testing::{TestFiles, TestIo};
 use crate::sst::{Compression, CursorOptions, SstOptions, SstReader, SstWriter};
 use crate::tablet::TabletId;
@@ -807,6 +808,47 @@ fn families_and_columns_outside_the_projection_are_sought_past() {
     let (rows, counts) = counted(vec![records], ReadSpec { projection, ..spec(SEQ_MAX) });
     assert_eq!(rows.iter().map(|r| r.cells.len()).collect::<Vec<_>>(), [2, 1]);
     assert!(counts[0] < FEW, "{counts:?}");
+}
+
+#[test]
+fn of_a_row_of_thousands_of_families_those_that_are_wanted_are_found() {
+    // Looked for one by one, they would take minutes.
+    const FAMILIES: u32 = 10_000;
+    let is_known = |family: u32| !family.is_multiple_of(3);
+    let own = FAMILY_OWN_MIN.0;
+    let families = (1..=FAMILIES).filter(|f| is_known(*f)).chain([own]);
+    let families = families.map(|f| (FamilyId(f), FamilyOptions::default())).collect();
+    let schema = Arc::new(TabletSchema { families });
+    let rows = ["a", "b"];
+    let records = rows
+        .iter()
+        .flat_map(|row| (1..=FAMILIES).chain([own]).map(move |f| put(row, f, "q", 1, b"v", 1)));
+    let records = run(records.collect());
+    for named in [
+        None,
+        Some((FAMILIES / 2..=FAMILIES).step_by(2).collect()),
+        Some((1..FAMILIES / 2).collect()),
+        Some(vec![FAMILIES, own]),
+        Some(vec![3, 5, 9999]),
+    ] {
+        let all = |f: &u32| FamilyProjection { family: FamilyId(*f), qualifiers: Qualifiers::ALL };
+        let families: Option<Vec<_>> = named.as_ref().map(|named| named.iter().map(all).collect());
+        let mut wanted = named.unwrap_or_else(|| (1..=FAMILIES).collect());
+        wanted.retain(|family| is_known(*family) || *family == own);
+        for reverse in [false, true] {
+            let projection = Projection { families: families.clone(), ..Projection::all() };
+            let spec = ReadSpec { schema: Arc::clone(&schema), projection, reverse, ..spec(9) };
+            // Each row lies whole in one block.
+            let cursor = cursor_at(Place::Sst(1 << 20), 1, &records, &RowRange::all());
+            let io = Arc::new(TestIo::default());
+            let mut stream = RowStream::new(vec![cursor], spec, io, Box::new(()));
+            let mut found = Vec::new();
+            while let Some(row) = step(&mut stream).unwrap() {
+                found.push(row.cells.iter().map(|cell| cell.family.0).collect::<Vec<_>>());
+            }
+            assert!(found == [&*wanted, &wanted], "{} families, back: {reverse}", wanted.len());
+        }
+    }
 }
 
 #[test]
