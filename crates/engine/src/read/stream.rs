@@ -375,6 +375,10 @@ impl RowStream {
                         if let Some(turn) = self.take_rows()? {
                             return Ok(turn);
                         }
+                        // Enough was looked at, and not a row that takes the general way.
+                        if self.in_turn >= self.per_turn {
+                            continue;
+                        }
                         if let (State::Between, Some(entry)) = (self.state, self.merge.entry())
                             && self.in_range(entry.key)
                         {
@@ -460,7 +464,8 @@ impl RowStream {
             keeps_last: self.reverse,
             last: &mut self.scratch,
             looked_at: 0,
-            look_at_max: SCAN_PROGRESS_RECORDS.saturating_sub(self.records),
+            look_at_max: (SCAN_PROGRESS_RECORDS.saturating_sub(self.records))
+                .min(self.per_turn.saturating_sub(self.in_turn)),
             bytes: self.ready_bytes,
         };
         let mut step = Step::Ready;

@@ -522,18 +522,23 @@ fn others_of_the_thread_have_turns_among_many_small_rows_that_show_nothing() {
     let name = |row: u64| format!("r{row:05}");
     let deleted = |row| record(name(row).as_bytes(), &Mutation::DeleteRow, 1);
     let deleted: Vec<_> = (0..ROWS).map(deleted).collect();
-    let dropped: Vec<_> = (0..ROWS).map(|row| put(&name(row), 1, "q", 1, b"v", 1)).collect();
+    let plain: Vec<_> = (0..ROWS).map(|row| put(&name(row), 1, "q", 1, b"v", 1)).collect();
     let everything = [Excised { range: RowRange::all(), seq: 2 }];
+    let all = Projection::all();
+    let other = Projection::newest_of([(FamilyId(1), Bytes::from_static(b"p"))]);
     // Back, each row is sought: a turn is of 120 rows then, as many as 2,048 records take.
-    for (records, excised, reverse, least) in [
-        (&deleted, &[][..], false, 3),
-        (&deleted, &[], true, 60),
-        (&dropped, &everything, false, 3),
-        (&dropped, &everything, true, 60),
+    for (records, excised, projection, reverse, least) in [
+        (&deleted, &[][..], &all, false, 3),
+        (&deleted, &[], &all, true, 60),
+        (&plain, &everything, &all, false, 3),
+        (&plain, &everything, &all, true, 60),
+        (&plain, &[], &other, false, 3),
+        (&plain, &[], &other, true, 60),
     ] {
         let busy = Arc::new(Busy::default());
         let _lent = aside::lend(Arc::clone(&busy) as _);
-        let spec = ReadSpec { excised: Arc::from(excised), reverse, ..spec(9) };
+        let projection = projection.clone();
+        let spec = ReadSpec { excised: Arc::from(excised), projection, reverse, ..spec(9) };
         let (_memtable, mut stream) = of_memtable(records, spec);
         while let Some(mark) = step(&mut stream).unwrap() {
             assert!(mark.cells.is_empty(), "{mark:?}");
