@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tepui_engine::cell::FamilyId;
+use tepui_engine::cell::{FamilyId, Seq};
 use tepui_engine::schema::{FamilyOptions, GcRule, TabletSchema};
 
 use crate::error::{Error, Result};
@@ -25,12 +25,14 @@ pub struct FamilySchema {
     pub gc_since_micros: i64,
     /// How cells combine in an aggregate family; `None` for an ordinary one.
     pub aggregate: Option<AggregateType>,
+    /// The position in the server's history after which it was created; 0 where its table had no change stream then.
+    pub created_at: Seq,
 }
 
 impl FamilySchema {
     /// An ordinary family that keeps everything.
     pub fn new(id: FamilyId) -> Self {
-        Self { id, gc: None, gc_since_micros: 0, aggregate: None }
+        Self { id, gc: None, gc_since_micros: 0, aggregate: None, created_at: 0 }
     }
 }
 

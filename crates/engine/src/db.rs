@@ -374,10 +374,15 @@ impl Engine {
         self.core.pipeline.hlc().observe(seq);
     }
 
+    /// The newest sequence that was handed out: all that is written from now on comes after it.
+    pub fn newest_seq(&self) -> Seq {
+        self.core.pipeline.hlc().current()
+    }
+
     /// What the clock read when the newest sequence was handed out, in microseconds since 1970. Later than what it reads now where
     /// it has gone back.
     pub fn newest_micros(&self) -> i64 {
-        commit_micros(self.core.pipeline.hlc().current())
+        commit_micros(self.newest_seq())
     }
 
     /// The time of the wall clock in microseconds since 1970, unless it is in doubt: for [`CLOCK_DOUBT`](crate::limits::CLOCK_DOUBT) after

@@ -12,7 +12,7 @@
 //! | an aggregate's operand | `AddToCell` of an integer, or `MergeToCell` of a state                 |
 //! | deleted cells      | `DeleteFromColumn`; without a time range where all of the column goes       |
 //! | a deleted family   | `DeleteFromFamily`                                                         |
-//! | a deleted row      | `DeleteFromFamily` for each family of the table, as the service shows it    |
+//! | a deleted row      | `DeleteFromFamily` for each family that the table had then, as the service shows it |
 //!
 //! Families that the table does not have any more are shown by the names that they had. What is deleted again, while nothing was written
 //! since, is shown once. A batch of which nothing is left to show has no message.
@@ -20,8 +20,9 @@
 //! Messages are made one at a time, when they are asked for: a batch of a megabyte may delete a row a hundred thousand times, and
 //! each of these may be a chunk for each family.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::cell::LazyCell;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
@@ -32,7 +33,7 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_change_strea
     DataChange, MutationChunk, StreamRecord, data_change::Type, mutation_chunk::ChunkInfo,
 };
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::value::Kind as ValueKind;
-use tepui_engine::cell::{FamilyId, Mutation, SEQ_COUNTER_BITS, Seq, TIMESTAMP_MAX};
+use tepui_engine::cell::{FamilyId, Mutation, SEQ_COUNTER_BITS, SEQ_MAX, Seq, TIMESTAMP_MAX};
 use tepui_engine::changes::{Change, Source, commit_micros};
 use tepui_engine::schema::Aggregate;
 
@@ -58,22 +59,57 @@ pub struct Families {
     names: HashMap<FamilyId, Arc<str>>,
     /// Those whose operands are states, and no integers.
     states: HashSet<FamilyId>,
-    /// Those that the table has, in the order of their numbers.
-    present: Vec<FamilyId>,
+    /// In the order of their numbers.
+    spans: Vec<Span>,
+}
+
+/// A family that a table had, or may have still.
+#[derive(Debug, Clone)]
+pub struct Former {
+    /// Its number.
+    pub id: FamilyId,
+    /// Its name.
+    pub name: String,
+    /// The position after which it was created.
+    pub created_at: Seq,
+    /// The one after which it was dropped; 0 where nobody knows: the deletion of a row is not shown for it.
+    pub dropped_at: Seq,
+}
+
+/// Where in the history a family was there: behind the one position, up to the other.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    id: FamilyId,
+    created_at: Seq,
+    dropped_at: Seq,
 }
 
 impl Families {
     /// The families of a schema, and those that the table had before.
-    pub fn new(schema: &TableSchema, former: impl IntoIterator<Item = (FamilyId, String)>) -> Self {
-        let mut present: Vec<FamilyId> = schema.families.values().map(|f| f.id).collect();
-        present.sort_unstable();
-        let former = former.into_iter().map(|(id, name)| (id, Arc::from(name)));
-        let there = schema.families.iter().map(|(name, f)| (f.id, Arc::from(name.as_str())));
+    pub fn new(schema: &TableSchema, former: impl IntoIterator<Item = Former>) -> Self {
+        let (mut names, mut spans) = (HashMap::new(), BTreeMap::new());
+        for Former { id, name, created_at, dropped_at } in former {
+            names.insert(id, Arc::from(name));
+            spans.insert(id, Span { id, created_at, dropped_at });
+        }
+        for (name, family) in &schema.families {
+            let FamilySchema { id, created_at, .. } = *family;
+            names.insert(id, Arc::from(name.as_str()));
+            spans.insert(id, Span { id, created_at, dropped_at: SEQ_MAX });
+        }
         let is_state = |f: &&FamilySchema| {
             f.aggregate.is_some_and(|aggregate| matches!(aggregate.how, Aggregate::Opaque(_)))
         };
         let states = schema.families.values().filter(is_state).map(|f| f.id).collect();
-        Self { names: former.chain(there).collect(), states, present }
+        Self { names, states, spans: spans.into_values().collect() }
+    }
+
+    /// Those that were there when a row was deleted, in the order of their numbers.
+    fn at(&self, deleted: Seq) -> impl Iterator<Item = FamilyId> {
+        let spans = self.spans.iter();
+        let there =
+            spans.filter(move |span| span.created_at < deleted && deleted <= span.dropped_at);
+        there.map(|span| span.id)
     }
 
     fn name(&self, id: FamilyId) -> Option<String> {
@@ -91,9 +127,10 @@ pub fn timestamp(micros: i64) -> prost_types::Timestamp {
 
 /// Bytes of memory that the largest message of a change takes, at most, beside the change: the message has its values from there.
 pub fn message_bytes(change: &Change, families: &Families) -> usize {
+    let of_row = LazyCell::new(|| families.at(change.first_seq).count());
     let mut chunks = 0;
     for mutation in &change.batch.mutations {
-        chunks += if *mutation == Mutation::DeleteRow { families.present.len() } else { 1 };
+        chunks += if *mutation == Mutation::DeleteRow { *of_row } else { 1 };
         if chunks >= CHUNKS_MAX {
             break;
         }
@@ -110,6 +147,8 @@ pub struct Messages {
     /// What of it was shown: families of a deleted row, bytes of a long value.
     within: usize,
     deleted: Deleted,
+    /// The families for which the deletion of its row is shown; looked for when it is.
+    of_row: OnceLock<Vec<FamilyId>>,
     has_begun: bool,
 }
 
@@ -118,7 +157,7 @@ pub struct Messages {
 enum Deleted {
     Nothing,
     Family(FamilyId),
-    /// All families that the table has.
+    /// All families that the table had.
     Row,
 }
 
@@ -141,7 +180,8 @@ impl Shown {
 impl Messages {
     /// Those of a change.
     pub fn new(change: Change) -> Self {
-        Self { change, at: 0, within: 0, deleted: Deleted::Nothing, has_begun: false }
+        let of_row = OnceLock::new();
+        Self { change, at: 0, within: 0, deleted: Deleted::Nothing, of_row, has_begun: false }
     }
 
     /// The next message; `None` when all of the change was shown. `token` gives that of a position. The families are to be the
@@ -199,7 +239,7 @@ impl Messages {
                 CHUNKS_MAX => 0,
                 _ => MESSAGE_BYTES_MAX.saturating_sub(bytes),
             };
-            let shown = show(mutation, self.within, families, room);
+            let shown = self.show(mutation, families, room);
             let Some(shown) = shown.filter(|s| s.bytes + CHUNK_OVERHEAD_BYTES <= room) else {
                 return (chunks, false);
             };
@@ -237,11 +277,13 @@ impl Messages {
                     let is_again = match self.deleted {
                         Deleted::Nothing => false,
                         Deleted::Family(deleted) => deleted == *family,
-                        Deleted::Row => families.present.contains(family),
+                        Deleted::Row => self.of_row(families).contains(family),
                     };
                     !is_again && families.names.contains_key(family)
                 }
-                Mutation::DeleteRow => self.deleted != Deleted::Row && !families.present.is_empty(),
+                Mutation::DeleteRow => {
+                    self.deleted != Deleted::Row && !self.of_row(families).is_empty()
+                }
             };
             if is_shown {
                 return;
@@ -249,46 +291,50 @@ impl Messages {
             self.at += 1;
         }
     }
-}
 
-/// What comes next of a mutation, of which `within` was shown, in a message with room for so many bytes. `None` where its family
-/// has no name.
-fn show(mutation: &Mutation, within: usize, families: &Families, room: usize) -> Option<Shown> {
-    Some(match mutation {
-        Mutation::Put { family, qualifier, timestamp, value } => {
-            set_cell(families.name(*family)?, qualifier, *timestamp, (value, within), room)
-        }
-        Mutation::Merge { family, qualifier, timestamp, operand } => {
-            let is_state = families.states.contains(family);
-            let merge =
-                aggregate(families.name(*family)?, qualifier, *timestamp, operand, is_state);
-            Shown::whole(merge, qualifier.len() + operand.len())
-        }
-        Mutation::DeleteCells { family, qualifier, timestamps } => {
-            let end = if timestamps.end == TIMESTAMP_MAX { 0 } else { timestamps.end };
-            let time_range = v2::TimestampRange {
-                start_timestamp_micros: timestamps.start.max(0),
-                end_timestamp_micros: end,
-            };
-            let is_all = time_range == v2::TimestampRange::default();
-            let delete = DeleteFromColumn {
-                family_name: families.name(*family)?,
-                column_qualifier: qualifier.clone(),
-                time_range: (!is_all).then_some(time_range),
-            };
-            Shown::whole(ProtoMutation::DeleteFromColumn(delete), qualifier.len())
-        }
-        Mutation::DeleteFamily { family } => {
-            let delete = DeleteFromFamily { family_name: families.name(*family)? };
-            Shown::whole(ProtoMutation::DeleteFromFamily(delete), 0)
-        }
-        Mutation::DeleteRow => {
-            let family = families.present.get(within)?;
-            let delete = DeleteFromFamily { family_name: families.name(*family)? };
-            let rest = Some(within + 1).filter(|next| *next < families.present.len());
-            Shown { within: rest, ..Shown::whole(ProtoMutation::DeleteFromFamily(delete), 0) }
-        }
-    })
+    fn of_row(&self, families: &Families) -> &[FamilyId] {
+        self.of_row.get_or_init(|| families.at(self.change.first_seq).collect())
+    }
+
+    /// What comes next of a mutation, in a message with room for so many bytes. `None` where its family has no name.
+    fn show(&self, mutation: &Mutation, families: &Families, room: usize) -> Option<Shown> {
+        Some(match mutation {
+            Mutation::Put { family, qualifier, timestamp, value } => {
+                set_cell(families.name(*family)?, qualifier, *timestamp, (value, self.within), room)
+            }
+            Mutation::Merge { family, qualifier, timestamp, operand } => {
+                let is_state = families.states.contains(family);
+                let merge =
+                    aggregate(families.name(*family)?, qualifier, *timestamp, operand, is_state);
+                Shown::whole(merge, qualifier.len() + operand.len())
+            }
+            Mutation::DeleteCells { family, qualifier, timestamps } => {
+                let end = if timestamps.end == TIMESTAMP_MAX { 0 } else { timestamps.end };
+                let time_range = v2::TimestampRange {
+                    start_timestamp_micros: timestamps.start.max(0),
+                    end_timestamp_micros: end,
+                };
+                let is_all = time_range == v2::TimestampRange::default();
+                let delete = DeleteFromColumn {
+                    family_name: families.name(*family)?,
+                    column_qualifier: qualifier.clone(),
+                    time_range: (!is_all).then_some(time_range),
+                };
+                Shown::whole(ProtoMutation::DeleteFromColumn(delete), qualifier.len())
+            }
+            Mutation::DeleteFamily { family } => {
+                let delete = DeleteFromFamily { family_name: families.name(*family)? };
+                Shown::whole(ProtoMutation::DeleteFromFamily(delete), 0)
+            }
+            Mutation::DeleteRow => {
+                let of_row = self.of_row(families);
+                let family = of_row.get(self.within)?;
+                let delete = DeleteFromFamily { family_name: families.name(*family)? };
+                let rest = Some(self.within + 1).filter(|next| *next < of_row.len());
+                Shown { within: rest, ..Shown::whole(ProtoMutation::DeleteFromFamily(delete), 0) }
+            }
+        })
+    }
 }
 
 /// A cell, or as much of its value from a byte on as there is room for, where it is too long for one message.
@@ -365,7 +411,8 @@ mod tests {
             let id = schema.allocate_family_id();
             schema.families.insert(name.to_owned(), FamilySchema::new(id));
         }
-        Families::new(&schema, [(FamilyId(9), "gone".to_owned())])
+        let (id, name) = (FamilyId(9), "gone".to_owned());
+        Families::new(&schema, [Former { id, name, created_at: 0, dropped_at: 0 }])
     }
 
     fn shown(mutations: Vec<Mutation>) -> Vec<DataChange> {
@@ -508,6 +555,48 @@ mod tests {
         assert_eq!(names.collect::<Vec<_>>(), ["z", "z", "a", "gone", "set", "z", "a"]);
         let endless = shown(vec![Mutation::DeleteRow; 100_000]);
         assert_eq!((endless.len(), endless[0].chunks.len()), (1, 2));
+    }
+
+    #[test]
+    fn a_deleted_row_is_shown_for_the_families_that_there_were_when_it_was() {
+        let mut schema = TableSchema::new();
+        for (name, created_at) in [("always", 0), ("since", 10)] {
+            let id = schema.allocate_family_id();
+            schema
+                .families
+                .insert(name.into(), FamilySchema { created_at, ..FamilySchema::new(id) });
+        }
+        let former = |id, name: &str, created_at, dropped_at| Former {
+            id: FamilyId(id),
+            name: name.to_owned(),
+            created_at,
+            dropped_at,
+        };
+        let former =
+            [former(4, "until", 0, 20), former(3, "between", 10, 20), former(5, "old", 0, 0)];
+        let families = Families::new(&schema, former);
+        let deleted = |first_seq| {
+            let deletions =
+                vec![Mutation::DeleteRow, Mutation::DeleteFamily { family: FamilyId(3) }];
+            let batch = RowBatch { row: Bytes::from_static(b"row"), mutations: deletions };
+            let change = Change { first_seq, last_seq: first_seq, source: Source::User, batch };
+            let bytes = message_bytes(&change, &families);
+            let message = Messages::new(change).next(&families, "c", |_| String::new()).unwrap();
+            let Some(StreamRecord::DataChange(change)) = message.stream_record else { panic!() };
+            let names = mutations(&change).into_iter().map(|mutation| match mutation {
+                ProtoMutation::DeleteFromFamily(delete) => delete.family_name,
+                other => panic!("{other:?}"),
+            });
+            let names: Vec<_> = names.collect();
+            let least = size_of::<DataChange>() + names.len() * CHUNK_MEMORY_BYTES;
+            assert!((least..=least + CHUNK_MEMORY_BYTES).contains(&bytes), "{names:?}: {bytes}");
+            names
+        };
+        // One that was not there is one that somebody named.
+        assert_eq!(deleted(10), ["always", "until", "between"]);
+        assert_eq!(deleted(11), ["always", "since", "between", "until"]);
+        assert_eq!(deleted(20), ["always", "since", "between", "until"]);
+        assert_eq!(deleted(21), ["always", "since", "between"]);
     }
 
     #[test]

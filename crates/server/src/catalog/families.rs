@@ -1,6 +1,8 @@
 //! Column families: from the API's messages to what the engine is given, and the changes that
 //! `ModifyColumnFamilies` makes, all or nothing, in order.
 
+use std::collections::HashSet;
+
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_bigtable::schema::{FamilySchema, TableSchema};
 use tepui_bigtable::value_type::AggregateType;
@@ -30,6 +32,7 @@ fn family_schema(family: &FamilyRecord) -> Result<FamilySchema> {
     let mut schema = FamilySchema::new(FamilyId(family.id));
     schema.gc = gc::gc_rule_from_proto(config.gc_rule.as_ref())?;
     schema.gc_since_micros = family.gc_since_micros;
+    schema.created_at = family.created_at;
     schema.aggregate = value_type::aggregate_of_checked(config.value_type.as_ref())?;
     Ok(schema)
 }
@@ -45,6 +48,22 @@ pub fn note_changed_rules(before: &TableRecord, after: &mut TableRecord, newest_
             // Times of writes are whole milliseconds.
             family.gc_since_micros = newest_micros.saturating_add(1_000);
         }
+    }
+}
+
+/// Notes of families that are new, and of those that are dropped, that they are so after this position: a change stream shows the deletion
+/// of a row for the families that there were then.
+pub fn note_positions(before: &TableRecord, after: &mut TableRecord, position: u64) {
+    let is_new = |family: &FamilyRecord| family.id >= before.next_family_id;
+    for family in after.families.iter_mut().filter(|family| is_new(family)) {
+        family.created_at = position;
+    }
+    let former: HashSet<u32> = before.former_families.iter().map(|family| family.id).collect();
+    for family in after.former_families.iter_mut().filter(|family| !former.contains(&family.id)) {
+        if is_new(family) {
+            family.created_at = position;
+        }
+        family.dropped_at = position;
     }
 }
 
@@ -66,7 +85,7 @@ pub fn create(record: &mut TableRecord, name: &str, config: admin::ColumnFamily)
     let id = record.next_family_id;
     let config = Some(normalized(config));
     // There is nothing in it that its rule could be younger than.
-    let family = FamilyRecord { name: name.to_owned(), id, config, gc_since_micros: 0 };
+    let family = FamilyRecord { name: name.to_owned(), id, config, ..FamilyRecord::default() };
     let value_type = family.config.as_ref().and_then(|config| config.value_type.as_ref());
     value_type::check(value_type).map_err(|error| of_family(name, &error))?;
     check_family(&family)?;

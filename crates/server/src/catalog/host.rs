@@ -40,6 +40,8 @@ pub trait Host: Send + Sync + 'static {
     fn expiry_micros(&self, table: &Self::Table) -> Option<i64>;
     /// Has all that is written from now on come after this position.
     fn begin_after(&self, position: u64);
+    /// The position of the newest write: all that is written from now on comes after it.
+    fn position(&self) -> u64;
     /// When the newest write was made, by the clock as it was then: microseconds since 1970.
     fn newest_micros(&self) -> i64;
 }
@@ -109,6 +111,10 @@ impl Host for EngineHost {
 
     fn begin_after(&self, position: u64) {
         self.engine.begin_after(position);
+    }
+
+    fn position(&self) -> u64 {
+        self.engine.newest_seq()
     }
 
     fn newest_micros(&self) -> i64 {

@@ -354,6 +354,9 @@ impl<H: Host> Catalog<H> {
         let old = self.get(name)?;
         let mut record = change(&old.record)?.apart();
         families::note_changed_rules(&old.record, &mut record, self.newest_micros());
+        if old.record.change_stream_config.is_some() {
+            families::note_positions(&old.record, &mut record, self.host.position());
+        }
         let schema = Arc::new(families::schema(&record)?);
         let (before, after) =
             (old.record.change_stream_retention(), record.change_stream_retention());
@@ -595,7 +598,7 @@ fn open_entry<H: Host>(host: &H, record: TableRecord, revision: u64) -> Result<E
     let table = host.open_table(&record.name, &tablets, schema)?;
     if let retention @ Some(_) = record.change_stream_retention() {
         // Streams may begin there. Where the clock was set back, what is written would come before it.
-        host.begin_after(record.change_stream_since);
+        host.begin_after(record.last_position());
         host.keep_changes(&table, retention);
     }
     Ok(Entry { record, revision, table })

@@ -90,6 +90,12 @@ pub struct FamilyRecord {
     /// rule would have kept, and must be seen before it counts versions.
     #[prost(int64, tag = "4")]
     pub gc_since_micros: i64,
+    /// The position in the server's history after which it was created, where the table had a change stream; 0 where it was there before.
+    #[prost(uint64, tag = "5")]
+    pub created_at: u64,
+    /// The one after which it was dropped; 0 where it was not, or by a server that did not note it.
+    #[prost(uint64, tag = "6")]
+    pub dropped_at: u64,
 }
 
 /// The error of an entry that a newer server wrote: no damage, and to be left as it is.
@@ -146,6 +152,13 @@ impl TableRecord {
         self
     }
 
+    /// The last position in its history that it names: what is written from now on is to come after it.
+    pub fn last_position(&self) -> u64 {
+        let families = self.families.iter().chain(&self.former_families);
+        let noted = families.map(|family| family.created_at.max(family.dropped_at));
+        noted.fold(self.change_stream_since, u64::max)
+    }
+
     /// The tablets' numbers as the engine writes them.
     pub fn tablet_ids(&self) -> impl Iterator<Item = TabletId> + '_ {
         self.tablets.iter().map(|id| TabletId(*id))
@@ -182,6 +195,8 @@ mod tests {
                 id: 1,
                 config: Some(admin::ColumnFamily::default()),
                 gc_since_micros: 9_000,
+                created_at: 7,
+                dropped_at: 0,
             }],
             next_family_id: 2,
             deletion_protection: true,
@@ -199,7 +214,7 @@ mod tests {
             former_families: vec![FamilyRecord {
                 name: "old".to_owned(),
                 id: 2,
-                config: None,
+                dropped_at: 8,
                 ..FamilyRecord::default()
             }],
         }

@@ -3,22 +3,28 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use tepui_bigtable::changes::message::Families;
+use tepui_bigtable::changes::message::{Families, Former};
 use tepui_bigtable::schema::TableSchema;
-use tepui_engine::cell::FamilyId;
+use tepui_engine::cell::{FamilyId, SEQ_MAX};
 
 use crate::catalog::Entry;
-use crate::catalog::record::TableRecord;
+use crate::catalog::record::{FamilyRecord, TableRecord};
 
 /// The families of a table, those that it had included. The schema is what writes go by, and is changed a moment before the catalog
 /// shows the record: what is in one of the two is or was there.
 pub(super) fn families_of(record: &TableRecord, schema: &TableSchema) -> Families {
-    let recorded = record.former_families.iter().chain(&record.families);
-    let recorded = recorded.map(|family| (FamilyId(family.id), family.name.clone()));
-    Families::new(schema, recorded)
+    let until = |family: &FamilyRecord, dropped_at| Former {
+        id: FamilyId(family.id),
+        name: family.name.clone(),
+        created_at: family.created_at,
+        dropped_at,
+    };
+    let former = record.former_families.iter().map(|family| until(family, family.dropped_at));
+    let recorded = record.families.iter().map(|family| until(family, SEQ_MAX));
+    Families::new(schema, former.chain(recorded))
 }
 
-/// The families of tables that have streams open. A table of two thousand families, present and former, takes some 250 KB, and may have
+/// The families of tables that have streams open. A table of two thousand families, present and former, takes some 300 KB, and may have
 /// a stream for each of a thousand partitions.
 #[derive(Debug)]
 pub(super) struct SharedFamilies<T> {

@@ -137,6 +137,17 @@ impl TestServer {
         self.tables().update_table(request).await.unwrap();
     }
 
+    async fn modify(&self, family: &str, how: Mod) {
+        let modification =
+            Modification { id: family.to_owned(), r#mod: Some(how), update_mask: None };
+        let request = admin::ModifyColumnFamiliesRequest {
+            name: TABLE.to_owned(),
+            modifications: vec![modification],
+            ..Default::default()
+        };
+        self.tables().modify_column_families(request).await.unwrap();
+    }
+
     pub(super) async fn read_changes(
         &self,
         request: v2::ReadChangeStreamRequest,
@@ -280,15 +291,32 @@ async fn a_reader_goes_on_from_a_token_after_a_restart_and_misses_nothing() {
     server.stop().await;
 }
 
+fn row_deletion() -> v2::Mutation {
+    let delete = v2::mutation::Mutation::DeleteFromRow(Default::default());
+    v2::Mutation { mutation: Some(delete) }
+}
+
+/// What a change sets and deletes of which families.
+fn what_of(change: &DataChange) -> String {
+    let families =
+        change.chunks.iter().map(|chunk| match chunk.mutation.clone().unwrap().mutation.unwrap() {
+            v2::mutation::Mutation::SetCell(set) => format!("set {}", set.family_name),
+            v2::mutation::Mutation::DeleteFromFamily(delete) => {
+                format!("delete {}", delete.family_name)
+            }
+            other => panic!("{other:?}"),
+        });
+    families.collect::<Vec<_>>().join(", ")
+}
+
 #[tokio::test]
 async fn deletes_of_all_kinds_are_shown_and_families_keep_their_names() {
     let server = start(&memory()).await;
     server.create_streaming(&[]).await;
     let all = partition("", "");
     let start_time = Some(StartFrom::StartTime(now()));
-    let delete = |mutation| vec![v2::Mutation { mutation: Some(mutation) }];
     server.set("a", b"1").await.unwrap();
-    server.mutate("a", delete(v2::mutation::Mutation::DeleteFromRow(Default::default()))).await;
+    server.mutate("a", vec![row_deletion()]).await;
     server.set("b1", b"1").await.unwrap();
     server.set("b2", b"1").await.unwrap();
     let target = Some(Target::RowKeyPrefix(Bytes::from_static(b"b")));
@@ -296,30 +324,13 @@ async fn deletes_of_all_kinds_are_shown_and_families_keep_their_names() {
     server.tables().drop_row_range(drop_rows).await.unwrap();
     assert!(server.rows().await.unwrap().is_empty());
     server.mutate("c", vec![set_cell("cg", b"1")]).await;
-    let modification =
-        Modification { id: "cg".to_owned(), r#mod: Some(Mod::Drop(true)), update_mask: None };
-    let modify = admin::ModifyColumnFamiliesRequest {
-        name: TABLE.to_owned(),
-        modifications: vec![modification],
-        ..Default::default()
-    };
-    server.tables().modify_column_families(modify).await.unwrap();
+    server.modify("cg", Mod::Drop(true)).await;
     let mut records = server.read_changes(request(all, start_time)).await.unwrap();
     let mut seen = Vec::new();
     for _ in 0..7 {
         let change = next_change(&mut records).await;
-        let families = change.chunks.iter().map(|chunk| {
-            match chunk.mutation.clone().unwrap().mutation.unwrap() {
-                v2::mutation::Mutation::SetCell(set) => format!("set {}", set.family_name),
-                v2::mutation::Mutation::DeleteFromFamily(delete) => {
-                    format!("delete {}", delete.family_name)
-                }
-                other => panic!("{other:?}"),
-            }
-        });
-        seen.push((row_of(&change), families.collect::<Vec<_>>().join(", ")));
+        seen.push((row_of(&change), what_of(&change)));
     }
-    // The family that is gone is not one that a row's deletion is shown for now.
     let mut dropped = seen.split_off(4);
     dropped[..2].sort();
     let expected = |rows: &[(&str, &str)]| -> Vec<(String, String)> {
@@ -327,9 +338,63 @@ async fn deletes_of_all_kinds_are_shown_and_families_keep_their_names() {
     };
     assert_eq!(
         seen,
-        expected(&[("a", "set cf"), ("a", "delete cf"), ("b1", "set cf"), ("b2", "set cf")])
+        expected(&[
+            ("a", "set cf"),
+            ("a", "delete cf, delete cg"),
+            ("b1", "set cf"),
+            ("b2", "set cf")
+        ])
     );
-    assert_eq!(dropped, expected(&[("b1", "delete cf"), ("b2", "delete cf"), ("c", "set cg")]));
+    assert_eq!(
+        dropped,
+        expected(&[
+            ("b1", "delete cf, delete cg"),
+            ("b2", "delete cf, delete cg"),
+            ("c", "set cg")
+        ])
+    );
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_deleted_row_is_shown_for_the_families_that_the_table_had_whenever_it_is_read() {
+    let env = memory();
+    let mut server = start(&env).await;
+    server.create_streaming(&[]).await;
+    let start_time = now();
+    let delete = || vec![row_deletion()];
+    server.mutate("a", vec![set_cell("cf", b"1"), set_cell("cg", b"1")]).await;
+    server.mutate("a", delete()).await;
+    server.modify("new", Mod::Create(Default::default())).await;
+    server.mutate("b", vec![set_cell("new", b"1")]).await;
+    server.modify("cg", Mod::Drop(true)).await;
+    server.mutate("b", delete()).await;
+    server.modify("cf", Mod::Drop(true)).await;
+    server.modify("new", Mod::Drop(true)).await;
+    // The table has no family left.
+    server.mutate("c", delete()).await;
+    server.modify("last", Mod::Create(Default::default())).await;
+    server.mutate("d", vec![set_cell("last", b"1")]).await;
+    for is_restarted in [false, true] {
+        let from = Some(StartFrom::StartTime(start_time));
+        let mut records = server.read_changes(request(partition("", ""), from)).await.unwrap();
+        let mut seen = Vec::new();
+        while !seen.iter().any(|change: &String| change.starts_with('d')) {
+            let change = next_change(&mut records).await;
+            seen.push(format!("{}: {}", row_of(&change), what_of(&change)));
+        }
+        let all = [
+            "a: set cf, set cg",
+            "a: delete cf, delete cg",
+            "b: set new",
+            "b: delete cf, delete new",
+            "d: set last",
+        ];
+        assert_eq!(seen, all, "{is_restarted}");
+        drop(records);
+        server.stop().await;
+        server = start(&env).await;
+    }
     server.stop().await;
 }
 
