@@ -10,7 +10,7 @@
 //! A mutation with a token first takes the row's lock and looks for it among what is written and pending. If it is there,
 //! the mutation was applied and is answered as if it were now, once that is durable. So a retry does not count twice,
 //! whether the first attempt's answer was lost, or the server. Memory holds nothing for it; compaction drops tokens
-//! [`WINDOW`] after their time: the server's, or that at which the first attempt began by its client, up to an hour ahead.
+//! [`WINDOW`] and [`WAIT`] after their time: the server's, or that at which the first attempt began by its client, up to an hour ahead.
 //!
 //! Other mutations need no token: applied twice, they leave what they leave applied once. A row that is deleted loses its
 //! tokens with its counts.
@@ -30,6 +30,10 @@ use crate::mutation::truncate_to_granularity;
 /// How long a token protects: Bigtable's documented fifteen minutes.
 pub const WINDOW: Duration = Duration::from_mins(15);
 
+/// How much longer a token is kept: a retry that is taken at the end of [`WINDOW`] looks for it when it has its row, behind other writes of that and
+/// of its request. A shorter time, and one that waits as long as clients do would count twice; a longer one keeps tokens that nobody asks for.
+pub const WAIT: Duration = Duration::from_mins(5);
+
 /// How far the clock of a client may be ahead of the server's, so that its tokens are kept by it: the server's may be set right while
 /// they protect. Those of a clock that is further ahead are kept for so long in addition.
 const AHEAD_MAX: Duration = Duration::from_hours(1);
@@ -45,7 +49,8 @@ pub const FAMILY: FamilyId = FAMILY_OWN_MIN;
 
 /// What compaction must know of it.
 pub fn family_options() -> FamilyOptions {
-    FamilyOptions { gc: Some(GcRule::MaxAge(window_micros())), aggregate: None, gc_since_micros: 0 }
+    let kept = GcRule::MaxAge(micros(WINDOW + WAIT));
+    FamilyOptions { gc: Some(kept), aggregate: None, gc_since_micros: 0 }
 }
 
 fn window_micros() -> i64 {

@@ -495,6 +495,31 @@ async fn an_addition_with_a_token_counts_once_over_retries_and_restarts() {
     assert!(fixture.read(v2::ReadRowsRequest::default()).await.is_empty());
 }
 
+#[tokio::test]
+async fn a_retry_that_is_taken_within_the_window_and_waits_beyond_it_counts_once() {
+    let fixture = Fixture::new(&[]);
+    let start_time = Some(prost_types::Timestamp { seconds: NOW / 1_000_000, nanos: 0 });
+    let token = v2::Idempotency { token: Bytes::from_static(b"token-one"), start_time };
+    let add_once = || v2::MutateRowRequest {
+        row_key: "r".into(),
+        mutations: mutations(vec![add("sum", 1)]),
+        idempotency: Some(token.clone()),
+        ..Default::default()
+    };
+    fixture.table.mutate_row(add_once(), None).await.unwrap();
+    fixture.flush().await;
+    fixture.clock.advance_micros(15 * 60 * 1_000_000 - 1_000_000);
+    let (_, tablet) = fixture.table.tablets().next().unwrap();
+    let lock = tablet.lock_row(b"r").await;
+    let mut retry = std::pin::pin!(fixture.table.mutate_row(add_once(), None));
+    assert!(futures::poll!(&mut retry).is_pending());
+    fixture.clock.advance_micros(4 * 60 * 1_000_000);
+    fixture.engine.compact_fully().unwrap();
+    drop(lock);
+    retry.await.unwrap();
+    assert_eq!(fixture.dump().await, [format!("r sum:q@1000={}", text(&1_i64.to_be_bytes()))]);
+}
+
 /// The first attempt is in memory when the log fails. A second one was let in before and waits for the row, a third comes
 /// later: both find what the first has left, of which nobody knows whether a restart finds it too.
 #[tokio::test]
