@@ -1,7 +1,7 @@
 //! The one place where errors become gRPC statuses.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ pub fn grpc_code(code: Code) -> tonic::Code {
 /// where they are handled: the operator must learn of them, not only the client.
 pub fn from_error(error: &Error) -> Status {
     let code = grpc_code(error.kind());
-    if matches!(code, tonic::Code::DataLoss | tonic::Code::Internal) {
+    if is_to_be_told(code) {
         tell(code, error);
     }
     let told = of_entry(error);
@@ -96,13 +96,29 @@ pub fn from_error(error: &Error) -> Status {
     Status::with_details(code, told.message, details)
 }
 
-/// The same for one entry of many, within an answer.
+/// The same for one entry of many, within an answer; what is to be logged, [`tell_of_entries`] does.
 pub fn of_entry(error: &Error) -> rpc::Status {
     rpc::Status {
         code: grpc_code(error.kind()).into(),
         message: message(error).into_owned(),
         details: details(error),
     }
+}
+
+/// Tells of damage and failures of the machine that entries of one answer met, of each once.
+pub fn tell_of_entries<'a>(errors: impl Iterator<Item = &'a Error>) {
+    let mut told = HashSet::new();
+    for error in errors {
+        let code = grpc_code(error.kind());
+        if is_to_be_told(code) && told.insert(error.message()) {
+            tell(code, error);
+        }
+    }
+}
+
+/// Whether it is one of damage, or of the machine.
+fn is_to_be_told(code: tonic::Code) -> bool {
+    matches!(code, tonic::Code::DataLoss | tonic::Code::Internal)
 }
 
 /// Failures that were told of in the log lately.
@@ -216,7 +232,7 @@ pub fn withdrawn(rpc: &str, instead: &str) -> Status {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[test]
@@ -227,7 +243,7 @@ mod tests {
     }
 
     /// What is logged meanwhile, as JSON.
-    fn logged(work: impl FnOnce()) -> String {
+    pub(crate) fn logged(work: impl FnOnce()) -> String {
         #[derive(Clone, Default)]
         struct Lines(std::sync::Arc<Mutex<Vec<u8>>>);
         impl std::io::Write for Lines {

@@ -489,8 +489,9 @@ impl RowMessages {
 }
 
 /// The status of every entry of a `MutateRows`, in order. `failed` are those that failed, by ascending
-/// index.
+/// index; of what the operator must know of them, the log tells.
 fn outcomes(count: usize, failed: Vec<(usize, Error)>) -> impl Iterator<Item = Entry> {
+    status::tell_of_entries(failed.iter().map(|(_, error)| error));
     let mut failed = failed.into_iter().peekable();
     (0..count).map(move |index| {
         let status = match failed.next_if(|(at, ..)| *at == index) {
@@ -537,6 +538,7 @@ mod tests {
     use crate::admission::Gate;
     use crate::api::v2::ReadRowsRequest;
     use crate::call::Deadline;
+    use crate::status::tests::logged;
 
     #[test]
     fn statuses_of_many_entries_come_in_bounded_messages_in_order() {
@@ -671,6 +673,21 @@ mod tests {
             .collect();
         let expected = [(0, 0, ""), (1, 5, "a"), (2, 15, "b"), (3, 0, "")];
         assert_eq!(entries, expected.map(|(i, c, m)| (i, c, m.to_owned())));
+    }
+
+    #[test]
+    fn damage_that_entries_meet_is_told_of_in_the_log_once_and_refusals_are_not() {
+        let damaged = |n: usize| Error::data_loss(format!("sst/{n}.sst: damage of entries"));
+        let failed = |from: usize| {
+            let failed = [damaged(from), damaged(from + 1), damaged(from), Error::not_found("row")];
+            failed.into_iter().enumerate().collect()
+        };
+        let lines = |from: usize| logged(|| assert_eq!(outcomes(5, failed(from)).count(), 5));
+        // While another test's thread is the first to tell of a failure, to nobody, what is told here may be lost; once one was heard, none is.
+        assert!((0..10).any(|n| !lines(2 * n).is_empty()));
+        let told = lines(100);
+        assert_eq!(told.lines().count(), 2, "{told}");
+        assert!(told.contains("sst/100.sst") && told.contains("sst/101.sst"), "{told}");
     }
 
     #[test]
