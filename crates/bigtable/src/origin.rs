@@ -1,6 +1,6 @@
 //! Where the timestamps of mutations come from, which the generated types cannot say: `timestamp_origin`, tag 7 of a mutation.
 //!
-//! Clients that write a cell without being told when may send their own clock's microseconds, and say so. The service cuts such a time to
+//! Clients that write or add to a cell without being told when may send their own clock's microseconds, and say so. The service cuts such a time to
 //! the table's granularity, where it refuses one that somebody chose and that does not fit. Here that is done as mutations are decoded,
 //! so that nothing behind knows of it.
 
@@ -44,6 +44,23 @@ impl CarriesMutations for v2::CheckAndMutateRowRequest {
     }
 }
 
+/// The time of the cell that a mutation sets or adds to.
+fn time_of(mutation: &mut v2::mutation::Mutation) -> Option<&mut i64> {
+    use v2::mutation::Mutation;
+    let timestamp = match mutation {
+        Mutation::SetCell(set) => return Some(&mut set.timestamp_micros),
+        Mutation::AddToCell(add) => &mut add.timestamp,
+        Mutation::MergeToCell(merge) => &mut merge.timestamp,
+        Mutation::DeleteFromColumn(_)
+        | Mutation::DeleteFromFamily(_)
+        | Mutation::DeleteFromRow(_) => return None,
+    };
+    match &mut timestamp.as_mut()?.kind {
+        Some(v2::value::Kind::RawTimestampMicros(micros)) => Some(micros),
+        _ => None,
+    }
+}
+
 /// What a mutation says of its timestamp's origin: of several the last, and 0 where it says nothing.
 fn origin_of(mut mutation: &[u8]) -> Result<u64, DecodeError> {
     let mut origin = 0;
@@ -81,11 +98,11 @@ impl<M: CarriesMutations> Message for WithOrigins<M> {
         encoding::bytes::merge(wire_type, &mut message, buf, ctx)?;
         let is_generated = origin_of(&message)? == CLIENT_AUTO_GENERATED;
         let mut mutation = v2::Mutation::decode(message)?;
-        if let Some(v2::mutation::Mutation::SetCell(set)) = &mut mutation.mutation
-            && is_generated
-            && set.timestamp_micros > 0
+        if is_generated
+            && let Some(micros) = mutation.mutation.as_mut().and_then(time_of)
+            && *micros > 0
         {
-            set.timestamp_micros = truncate_to_granularity(set.timestamp_micros);
+            *micros = truncate_to_granularity(*micros);
         }
         mutations.push(mutation);
         Ok(())
@@ -188,15 +205,32 @@ mod tests {
     }
 
     #[test]
-    fn only_times_of_cells_that_are_set_are_cut() {
-        let micros = |micros| v2::Value {
-            kind: Some(v2::value::Kind::RawTimestampMicros(micros)),
-            ..Default::default()
-        };
-        let add = v2::mutation::AddToCell { timestamp: Some(micros(MICROS)), ..Default::default() };
-        let add = v2::mutation::Mutation::AddToCell(add);
-        let mutation = encoded(add.clone(), Some(2), false);
-        assert_eq!(carried::<v2::MutateRowRequest>(3, &mutation)[0], add);
+    fn times_of_additions_are_cut_and_ranges_of_deletions_are_not() {
+        use v2::mutation::{AddToCell, DeleteFromColumn, MergeToCell, Mutation};
+        use v2::value::Kind;
+        let time = |kind| Some(v2::Value { kind: Some(kind), ..Default::default() });
+        let add = |kind| AddToCell { timestamp: time(kind), ..Default::default() };
+        let add = |kind| Mutation::AddToCell(add(kind));
+        let merge = |kind| MergeToCell { timestamp: time(kind), ..Default::default() };
+        let merge = |kind| Mutation::MergeToCell(merge(kind));
+        let range =
+            v2::TimestampRange { start_timestamp_micros: MICROS, end_timestamp_micros: MICROS + 1 };
+        let delete = DeleteFromColumn { time_range: Some(range), ..Default::default() };
+        let delete = Mutation::DeleteFromColumn(delete);
+        let cut = [
+            (add(Kind::RawTimestampMicros(MICROS)), add(Kind::RawTimestampMicros(CUT))),
+            (merge(Kind::RawTimestampMicros(MICROS)), merge(Kind::RawTimestampMicros(CUT))),
+            // What is no time of a cell is refused by those who take it.
+            (add(Kind::RawTimestampMicros(-MICROS)), add(Kind::RawTimestampMicros(-MICROS))),
+            (add(Kind::IntValue(MICROS)), add(Kind::IntValue(MICROS))),
+            (delete.clone(), delete),
+        ];
+        for (sent, expected) in cut {
+            let mutation = encoded(sent.clone(), Some(2), false);
+            assert_eq!(carried::<v2::MutateRowRequest>(3, &mutation)[0], expected);
+            let chosen = encoded(sent.clone(), Some(1), false);
+            assert_eq!(carried::<v2::MutateRowRequest>(3, &chosen)[0], sent);
+        }
     }
 
     #[test]
