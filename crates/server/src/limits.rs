@@ -249,6 +249,20 @@ pub const REQUEST_BODY_PAUSE: Duration = Duration::from_secs(10);
 /// are slow but honest are cut; more, and a client that sends a byte now and then keeps large messages of all others out for longer.
 pub const REQUEST_BODY_PAUSES: u64 = 32;
 
+/// The same for a message of [`SMALL_REQUEST_BYTES_MAX`] at most: 20 seconds, which is 26 kilobits a second for the largest. More, and a few hundred such
+/// messages that drip keep everybody's reads out for minutes.
+pub const SMALL_REQUEST_BODY_PAUSES: u64 = 2;
+
+/// How many times the room that it leaves free a connection may have, of each part of the budget of requests: alone it has three quarters, two have three
+/// sevenths each, and whoever comes finds the rest. Larger, and newcomers wait for the slowest line where the memory is little; smaller, and
+/// a load by one connection is held up where memory is free.
+pub const ROOM_PER_FREE: u64 = 3;
+
+/// The part of that room that a connection may have in any case, in line with all others: a thirty-second, some three hundred small requests with a `memory`
+/// of 1 GiB. Streams keep the room of their requests for as long as they last, and where others take all that is free, what comes beside
+/// them would never have its turn. Larger, and fewer connections have all of it; smaller, and less goes on beside streams.
+pub const ROOM_OWN_PART: u64 = 32;
+
 /// How long a read may wait for its client before it lets go of what it holds in the engine. A client that works on a
 /// message takes less; finding the place again costs a few reads of the cache.
 pub const STALLED_AFTER: Duration = Duration::from_secs(1);

@@ -14,7 +14,7 @@ use tepui_bigtable::error::Result;
 use tepui_bigtable::turn::others_first;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Sleep;
 
 use super::requests::Lines;
@@ -44,6 +44,9 @@ pub struct Connection {
     pub(super) requests_waiting: AtomicU64,
     /// Bytes that these may send meanwhile.
     pub(super) lines: Lines,
+    /// What its requests have of the room for them, in units; and whose turn it is to wait until it may have more.
+    pub(super) taken: Lines,
+    pub(super) turns: Lines<Mutex<()>>,
     pub(super) closed: AtomicBool,
     reader: AtomicWaker,
 }
@@ -66,6 +69,8 @@ impl Connection {
             turn: Arc::new(Semaphore::new(1)),
             requests_waiting: AtomicU64::new(0),
             lines: Lines::default(),
+            taken: Lines::default(),
+            turns: Lines::default(),
             closed: AtomicBool::new(false),
             reader: AtomicWaker::new(),
         })

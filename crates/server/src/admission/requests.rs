@@ -10,6 +10,15 @@
 //! connection may have as much as it leaves to others: two that wait for much have a third each, ten an eleventh, and one that comes with its first
 //! finds a place until all is taken (dynamic thresholds; Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998).
 //!
+//! So it is with the room itself, which a client on a slow line has for as long as its messages take to come: a connection may have [`ROOM_PER_FREE`]
+//! times what it leaves free, or [`ROOM_OWN_PART`] of a part, or one message.
+//!
+//! ```text
+//! room ─► more than the connection may have? ─► wait until anybody gives room back, one of the connection at a time ─┐
+//!         └─────────────────────────────────► counted as the connection's ◄─────────────────────────────────────────┘
+//!                                              └─► taken, or in line with all others
+//! ```
+//!
 //! Small messages have a part of the budget of their own, so that they never wait behind large ones, and of that writes have a share at most, since they may wait for
 //! the log for long. So has what messages of many small
 //! parts are decoded into, which is known once they have come: who waits for that has the rest, and whoever has it waits for no room of requests. Large filters
@@ -17,7 +26,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -27,8 +36,8 @@ use futures::future::BoxFuture;
 use http_body::{Body, Frame, SizeHint};
 use tepui_bigtable::error::Error;
 use tepui_bigtable::frame::{self, HEADER_BYTES};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Sleep};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, Sleep, timeout_at};
 use tonic::Status;
 
 use super::{Answer, Connection};
@@ -36,7 +45,8 @@ use crate::call::{Deadline, passed};
 use crate::limits::{
     DECODED_FREE_BYTES, FILTER_FREE_BYTES, REQUEST_BODY_PAUSE, REQUEST_BODY_PAUSES,
     REQUEST_BYTES_MIN, REQUEST_HEAD_PAUSE, REQUEST_WAIT, REQUESTS_WAITING_PER_CONNECTION_MAX,
-    SMALL_REQUEST_BYTES_MAX, WAITING_PART, WRITES_PART_OF_SMALL_REQUESTS,
+    ROOM_OWN_PART, ROOM_PER_FREE, SMALL_REQUEST_BODY_PAUSES, SMALL_REQUEST_BYTES_MAX, WAITING_PART,
+    WRITES_PART_OF_SMALL_REQUESTS,
 };
 use crate::runtime::Windows;
 use crate::status::from_error;
@@ -49,6 +59,8 @@ const OVERHEAD_BYTES: u64 = 2 << 10;
 
 /// When to try again where the budget is used up: the time of a large request.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
+
+const NEVER_CLOSED: &str = "the budget is never closed";
 
 /// The budget of requests.
 #[derive(Debug)]
@@ -74,8 +86,11 @@ pub struct Gate {
 /// A part of the budget.
 #[derive(Debug)]
 pub(super) struct Pool {
-    free: Arc<Semaphore>,
+    free: Semaphore,
     units: u32,
+    /// Given each time that room is given back, for requests whose connections may have no more; and how many of these there are.
+    given_back: Notify,
+    for_share: AtomicU64,
     /// Requests that had to wait for room so far.
     waits: AtomicU64,
     /// A request waited in vain since this was asked last.
@@ -85,12 +100,43 @@ pub(super) struct Pool {
 impl Pool {
     fn new(bytes: u64) -> Self {
         let units = units(bytes);
-        let free = Arc::new(Semaphore::new(units as usize));
-        Self { free, units, waits: AtomicU64::new(0), was_short: AtomicBool::new(false) }
+        Self {
+            free: Semaphore::new(units as usize),
+            units,
+            given_back: Notify::new(),
+            for_share: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+            was_short: AtomicBool::new(false),
+        }
     }
 
-    fn try_take(&self, units: u32) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.free).try_acquire_many_owned(units).ok()
+    fn try_take(self: &Arc<Self>, units: u32) -> Option<Taken> {
+        self.free.try_acquire_many(units).ok()?.forget();
+        Some(Taken { pool: Arc::clone(self), units })
+    }
+
+    /// Takes room in its turn.
+    async fn take(self: &Arc<Self>, units: u32) -> Taken {
+        self.free.acquire_many(units).await.expect(NEVER_CLOSED).forget();
+        Taken { pool: Arc::clone(self), units }
+    }
+
+    /// Tells those that wait for their connection's share that there is more of it.
+    fn tell(&self) {
+        // Either whoever begins to wait sees what was given back, or is seen here: it looks in the other order.
+        fence(Ordering::SeqCst);
+        if self.for_share.load(Ordering::Relaxed) > 0 {
+            self.given_back.notify_waiters();
+        }
+    }
+
+    /// Whether a connection may have so many units beside what it has.
+    fn is_fair(&self, units: u32, beside: u64) -> bool {
+        let all = u64::from(units) + beside;
+        let left = (self.free.available_permits() as u64).saturating_sub(u64::from(units));
+        beside == 0
+            || all <= u64::from(self.units) / ROOM_OWN_PART
+            || all <= left.saturating_mul(ROOM_PER_FREE)
     }
 
     fn used_bytes(&self) -> u64 {
@@ -108,8 +154,7 @@ impl Pool {
         let of_message =
             rooms.message.iter().flat_map(|room| room.of_share.iter().chain([&room.of_pool]));
         let rooms = of_message.chain(&rooms.decoded).chain(&rooms.filter);
-        let mine = rooms.filter(|room| Arc::ptr_eq(room.semaphore(), &self.free));
-        mine.map(|room| room.num_permits() as u64 * UNIT_BYTES).sum()
+        rooms.filter(|room| room.is_of(self)).map(Taken::bytes).sum()
     }
 
     /// How many have begun to wait for room so far.
@@ -120,6 +165,30 @@ impl Pool {
     /// Whether a request waited in vain for room since this was asked last: it was refused, or its client gave up.
     pub(super) fn was_short(&self) -> bool {
         self.was_short.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// Room that is taken, until it is dropped.
+#[derive(Debug)]
+struct Taken {
+    pool: Arc<Pool>,
+    units: u32,
+}
+
+impl Taken {
+    fn is_of(&self, pool: &Pool) -> bool {
+        std::ptr::eq(Arc::as_ptr(&self.pool), pool)
+    }
+
+    fn bytes(&self) -> u64 {
+        u64::from(self.units) * UNIT_BYTES
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.pool.free.add_permits(self.units as usize);
+        self.pool.tell();
     }
 }
 
@@ -218,30 +287,114 @@ impl Gate {
         let line = Line::of(message_bytes, is_write);
         let (pool, share) = self.pool(line);
         let units = units(held_bytes(message_bytes)).min(share.unwrap_or(pool).units);
-        MessageRoom::try_take(pool, share, units).ok_or_else(|| {
+        self.room_at_once(line, units, connection).ok_or_else(|| {
             let (gate, pool, share) = (Arc::clone(self), Arc::clone(pool), share.map(Arc::clone));
             let connection = connection.map(Arc::clone);
             Box::pin(async move {
-                let connection = connection.as_deref();
-                let mine = connection.map(|c| Waiting::new(&c.requests_waiting));
+                let of = connection.as_deref();
+                let mine = of.map(|c| Waiting::new(&c.requests_waiting));
                 let waiting = mine.as_ref().map_or(0, Waiting::count);
                 if waiting > REQUESTS_WAITING_PER_CONNECTION_MAX {
                     return Err(gate.refuse());
                 }
                 let bytes = message_bytes.min(gate.window_bytes);
-                let Some(_place) = gate.place(line, bytes, connection) else {
+                let Some(_place) = gate.place(line, bytes, of) else {
                     return Err(gate.refuse());
                 };
                 let until = Instant::now() + REQUEST_WAIT;
+                // Dropped behind the claim, in whatever way this ends.
+                let _told = Telling(&pool);
+                let claim = gate.claim_in_time(line, units, connection.as_ref(), until).await?;
                 // Who waits for the share keeps nothing of what others take room of.
                 let of_share = match &share {
                     Some(share) => Some(gate.wait(share, units, until).await?),
                     None => None,
                 };
                 let of_pool = gate.wait(&pool, units, until).await?;
-                Ok(MessageRoom { of_pool, of_share })
+                Ok(MessageRoom { _claim: claim, of_share, of_pool })
             }) as Room
         })
+    }
+
+    /// Room of so many units where there is some, of which the connection may have as much, and for which no other request of it waits.
+    fn room_at_once(
+        &self,
+        line: Line,
+        units: u32,
+        connection: Option<&Arc<Connection>>,
+    ) -> Option<MessageRoom> {
+        if let Some(connection) = connection
+            && connection.requests_waiting.load(Ordering::Relaxed) > 0
+            && connection.turns.of(line).try_lock().is_err()
+        {
+            return None;
+        }
+        let claim = self.claim(line, units, connection)?;
+        let Some((of_share, of_pool)) = self.take_at_once(line, units) else {
+            drop(claim);
+            self.pool(line).0.tell();
+            return None;
+        };
+        Some(MessageRoom { _claim: claim, of_share, of_pool })
+    }
+
+    /// So many units of the share and of the part that a line leads to, where both have them.
+    fn take_at_once(&self, line: Line, units: u32) -> Option<(Option<Taken>, Taken)> {
+        let (pool, share) = self.pool(line);
+        let of_share = match share {
+            Some(share) => Some(share.try_take(units)?),
+            None => None,
+        };
+        Some((of_share, pool.try_take(units)?))
+    }
+
+    /// Counts so many units as the connection's, if it may have them.
+    fn claim(&self, line: Line, units: u32, connection: Option<&Arc<Connection>>) -> Option<Claim> {
+        let mut claim = Claim { connection: None, line, units };
+        let Some(connection) = connection else { return Some(claim) };
+        let (pool, share) = self.pool(line);
+        let beside = |line: Line| connection.taken.of(line).load(Ordering::Relaxed);
+        let is_fair = share.is_none_or(|share| share.is_fair(units, beside(line)))
+            && pool.is_fair(units, beside(line.of_pool()));
+        is_fair.then(|| {
+            for taken in connection.taken_in(line) {
+                taken.fetch_add(u64::from(units), Ordering::Relaxed);
+            }
+            claim.connection = Some(Arc::clone(connection));
+            claim
+        })
+    }
+
+    /// The same once the connection may have them, if that is by then.
+    async fn claim_in_time(
+        &self,
+        line: Line,
+        units: u32,
+        connection: Option<&Arc<Connection>>,
+        until: Instant,
+    ) -> Result<Claim, Status> {
+        let Some(of) = connection else { return Ok(Claim { connection: None, line, units }) };
+        let turn = of.turns.of(line);
+        let (pool, share) = self.pool(line);
+        if let Ok(_turn) = turn.try_lock()
+            && let Some(claim) = self.claim(line, units, connection)
+        {
+            return Ok(claim);
+        }
+        let claimed = async {
+            let _turn = turn.lock().await;
+            let _for_share = Waiting::new(&pool.for_share);
+            loop {
+                let given_back = pool.given_back.notified();
+                // See `Pool::tell`.
+                fence(Ordering::SeqCst);
+                if let Some(claim) = self.claim(line, units, connection) {
+                    return claim;
+                }
+                given_back.await;
+            }
+        };
+        self.wait_for(share.unwrap_or(pool), claimed, until).await
     }
 
     /// A place in a line for a request that may send so many bytes while it waits, where its connection has less there than it leaves to others.
@@ -274,23 +427,26 @@ impl Gate {
     }
 
     /// Takes room, for which it waits no longer than until then.
-    async fn wait(
-        &self,
-        pool: &Arc<Pool>,
-        units: u32,
-        until: Instant,
-    ) -> Result<OwnedSemaphorePermit, Status> {
+    async fn wait(&self, pool: &Arc<Pool>, units: u32, until: Instant) -> Result<Taken, Status> {
         if let Some(room) = pool.try_take(units) {
             return Ok(room);
         }
+        self.wait_for(pool, pool.take(units), until).await
+    }
+
+    /// What comes of a wait for room of a part, which takes no longer than until then.
+    async fn wait_for<T>(
+        &self,
+        pool: &Pool,
+        room: impl Future<Output = T>,
+        until: Instant,
+    ) -> Result<T, Status> {
         let _waiting = Waiting::new(&self.waiting);
         pool.waits.fetch_add(1, Ordering::Relaxed);
-        let room = Arc::clone(&pool.free).acquire_many_owned(units);
         let mut wait = Wait { pool, is_in_vain: true };
-        let room = tokio::time::timeout_at(until, room).await;
+        let room = timeout_at(until, room).await;
         wait.is_in_vain = room.is_err();
-        let permit = room.map_err(|_| self.refuse())?;
-        Ok(permit.expect("the budget is never closed"))
+        room.map_err(|_| self.refuse())
     }
 
     fn refuse(&self) -> Status {
@@ -328,18 +484,34 @@ impl Line {
             (false, _) => Self::Large,
         }
     }
+
+    /// The line of all that takes room of the same part.
+    fn of_pool(self) -> Self {
+        match self {
+            Self::Small | Self::SmallWrites => Self::Small,
+            Self::Large => Self::Large,
+        }
+    }
+
+    /// How many of [`REQUEST_BODY_PAUSE`] a message of it may take while others wait.
+    fn pauses(self) -> u64 {
+        match self {
+            Self::Small | Self::SmallWrites => SMALL_REQUEST_BODY_PAUSES,
+            Self::Large => REQUEST_BODY_PAUSES,
+        }
+    }
 }
 
-/// Bytes that requests may send while they wait, of all of them or of a connection's, in each line.
+/// Something for each line, as bytes that requests may send while they wait, of all of them or of a connection's.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
-    small: AtomicU64,
-    small_writes: AtomicU64,
-    large: AtomicU64,
+pub(super) struct Lines<T = AtomicU64> {
+    small: T,
+    small_writes: T,
+    large: T,
 }
 
-impl Lines {
-    fn of(&self, line: Line) -> &AtomicU64 {
+impl<T> Lines<T> {
+    fn of(&self, line: Line) -> &T {
         match line {
             Line::Small => &self.small,
             Line::SmallWrites => &self.small_writes,
@@ -363,6 +535,40 @@ impl Drop for Place<'_> {
     }
 }
 
+impl Connection {
+    /// Where it is counted what it has of the parts that a line leads to.
+    fn taken_in(&self, line: Line) -> impl Iterator<Item = &AtomicU64> {
+        let of_share = (line != line.of_pool()).then(|| self.taken.of(line));
+        of_share.into_iter().chain([self.taken.of(line.of_pool())])
+    }
+}
+
+/// Units that count as a connection's.
+#[derive(Debug)]
+struct Claim {
+    /// `None` where a request came by none.
+    connection: Option<Arc<Connection>>,
+    line: Line,
+    units: u32,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        for taken in self.connection.iter().flat_map(|connection| connection.taken_in(self.line)) {
+            taken.fetch_sub(u64::from(self.units), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Tells those that wait for their connection's share when it is dropped.
+struct Telling<'a>(&'a Pool);
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        self.0.tell();
+    }
+}
+
 /// What a message takes of the budget: itself, and half as much for what it is decoded into.
 fn held_bytes(message_bytes: u64) -> u64 {
     message_bytes.saturating_add(message_bytes / 2).saturating_add(OVERHEAD_BYTES)
@@ -373,8 +579,8 @@ fn largest_message(held: u64) -> u64 {
     held.saturating_sub(OVERHEAD_BYTES) / 3 * 2
 }
 
-/// Tells the pool where a wait for room ends without it. It may be dropped long before its time: many a client's deadline is shorter, and its
-/// reset is here no later than that passes.
+/// Tells the pool where a wait for room ends without it; what was kept for it of that is for others. It may be dropped long before its time: many a
+/// client's deadline is shorter, and its reset is here no later than that passes.
 struct Wait<'a> {
     pool: &'a Pool,
     is_in_vain: bool,
@@ -384,32 +590,20 @@ impl Drop for Wait<'_> {
     fn drop(&mut self) {
         if self.is_in_vain {
             self.pool.was_short.store(true, Ordering::Relaxed);
+            self.pool.tell();
         }
     }
 }
 
 type Room = BoxFuture<'static, Result<MessageRoom, Status>>;
 
-/// Room for a message.
+/// Room for a message. What it was counted for goes first, so that who is told of the room finds its connection's share.
 #[derive(Debug)]
 struct MessageRoom {
-    of_pool: OwnedSemaphorePermit,
-    /// As much of the share, where it has one.
-    of_share: Option<OwnedSemaphorePermit>,
-}
-
-impl MessageRoom {
-    fn try_take(pool: &Pool, share: Option<&Arc<Pool>>, units: u32) -> Option<Self> {
-        let of_share = match share {
-            Some(share) => Some(share.try_take(units)?),
-            None => None,
-        };
-        Some(Self { of_pool: pool.try_take(units)?, of_share })
-    }
-
-    fn bytes(&self) -> u64 {
-        self.of_pool.num_permits() as u64 * UNIT_BYTES
-    }
+    _claim: Claim,
+    /// As much of the share as of the part, where it has one.
+    of_share: Option<Taken>,
+    of_pool: Taken,
 }
 
 struct Waiting<'a>(&'a AtomicU64);
@@ -451,8 +645,8 @@ struct Held {
 #[derive(Debug, Default)]
 struct Rooms {
     message: Option<MessageRoom>,
-    decoded: Option<OwnedSemaphorePermit>,
-    filter: Option<OwnedSemaphorePermit>,
+    decoded: Option<Taken>,
+    filter: Option<Taken>,
 }
 
 impl Held {
@@ -554,9 +748,8 @@ impl Hold {
     fn beside_decoded<'a>(&self, gate: &'a Gate, bytes: u64, lasts: bool) -> (&'a Arc<Pool>, u32) {
         let (pool, units) = gate.beside(bytes, lasts);
         let rooms = self.0.rooms();
-        let mine = rooms.decoded.iter().filter(|room| Arc::ptr_eq(room.semaphore(), &pool.free));
-        let mine: usize = mine.map(OwnedSemaphorePermit::num_permits).sum();
-        let left = pool.units.saturating_sub(u32::try_from(mine).unwrap_or(u32::MAX));
+        let mine = rooms.decoded.as_ref().filter(|room| room.is_of(pool));
+        let left = pool.units.saturating_sub(mine.map_or(0, |room| room.units));
         (pool, units.min(left))
     }
 
@@ -566,7 +759,7 @@ impl Hold {
         gate: &Gate,
         pool: &Arc<Pool>,
         units: u32,
-    ) -> Result<OwnedSemaphorePermit, Status> {
+    ) -> Result<Taken, Status> {
         let room = gate.wait(pool, units, Instant::now() + REQUEST_WAIT);
         match self.deadline() {
             Some(deadline) => tokio::select! {
@@ -614,23 +807,24 @@ impl Hold {
 
     /// Bytes of the budget that the request holds for its message.
     pub fn room_bytes(&self) -> u64 {
-        self.0.rooms().message.as_ref().map_or(0, MessageRoom::bytes)
+        self.0.rooms().message.as_ref().map_or(0, |room| room.of_pool.bytes())
     }
 
     /// The same, and for what that was decoded into.
     pub fn request_bytes(&self) -> u64 {
         let rooms = self.0.rooms();
-        let decoded = rooms.decoded.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        rooms.message.as_ref().map_or(0, MessageRoom::bytes) + decoded as u64 * UNIT_BYTES
+        let message = rooms.message.as_ref().map(|room| &room.of_pool);
+        message.into_iter().chain(&rooms.decoded).map(Taken::bytes).sum()
     }
 
     /// One of so many bytes, of nobody else's budget.
     #[cfg(test)]
     pub(crate) fn of_bytes(bytes: u64) -> Self {
-        let pool = Pool::new(bytes);
-        let room = MessageRoom::try_take(&pool, None, pool.units);
+        let pool = Arc::new(Pool::new(bytes));
+        let claim = Claim { connection: None, line: Line::Large, units: pool.units };
+        let of_pool = pool.try_take(pool.units).expect("nobody else takes of it");
         let hold = Self::default();
-        hold.keep(room.expect("nobody else takes of it"));
+        hold.keep(MessageRoom { _claim: claim, of_share: None, of_pool });
         hold
     }
 
@@ -772,14 +966,15 @@ impl<B: Inbound> GatedBody<B> {
             return false;
         }
         let message_bytes = u64::from(frame::message_bytes(self.header));
-        let waits = self.gate.waits(Line::of(message_bytes, self.is_write));
+        let line = Line::of(message_bytes, self.is_write);
+        let waits = self.gate.waits(line);
         let now = Instant::now();
         let lap = self.lap.get_or_insert(Lap { began: now, bytes: 0, waits });
         lap.bytes = lap.bytes.saturating_add(bytes as u64);
         if now.duration_since(lap.began) < REQUEST_BODY_PAUSE {
             return false;
         }
-        let is_slow = lap.bytes < message_bytes / REQUEST_BODY_PAUSES;
+        let is_slow = lap.bytes < message_bytes / line.pauses();
         let is_in_the_way = lap.waits != waits;
         self.lap = Some(Lap { began: now, bytes: 0, waits });
         is_slow && is_in_the_way

@@ -23,9 +23,13 @@ fn body_of(gate: &Arc<Gate>, parts: Vec<Vec<u8>>, hold: Hold) -> GatedBody<impl 
     GatedBody::new(inner, (Arc::clone(gate), u64::MAX), hold)
 }
 
+/// What a message of so many bytes begins with.
+fn head(bytes: usize) -> Vec<u8> {
+    [&[0], &(bytes as u32).to_be_bytes()[..]].concat()
+}
+
 fn message(bytes: usize) -> Vec<u8> {
-    let mut message = vec![0];
-    message.extend((bytes as u32).to_be_bytes());
+    let mut message = head(bytes);
     message.extend(std::iter::repeat_n(7, bytes));
     message
 }
@@ -322,12 +326,17 @@ async fn a_client_that_keeps_its_message_or_the_rest_or_the_end_of_it_is_not_wai
     }
 }
 
-/// How a message ends of which a byte comes every nine seconds, and after how many of them.
-async fn drips(gate: &Arc<Gate>) -> (Result<(), tonic::Code>, u64) {
-    let whole = Bytes::from(message(1_000_000));
+/// How a message ends of which so many bytes come every nine seconds, up to a hundred times, and after how many of these.
+async fn drips(
+    gate: &Arc<Gate>,
+    bytes: usize,
+    drop_bytes: usize,
+) -> (Result<(), tonic::Code>, u64) {
+    let whole = Bytes::from(message(bytes));
+    let end = whole.len().min(1_000 + 100 * drop_bytes);
     let mut parts = vec![whole.slice(..1_000)];
-    parts.extend((1_000..1_100).map(|at| whole.slice(at..=at)));
-    parts.push(whole.slice(1_100..));
+    parts.extend(whole[1_000..end].chunks(drop_bytes).map(|part| whole.slice_ref(part)));
+    parts.push(whole.slice(end..));
     let dripping = futures::stream::unfold(parts.into_iter(), |mut parts| async {
         tokio::time::sleep(Duration::from_secs(9)).await;
         parts.next().map(|part| (Ok::<_, Status>(Frame::data(part)), parts))
@@ -344,7 +353,7 @@ async fn a_message_that_comes_drop_by_drop_is_ended_where_others_lack_its_room()
     let gate = Arc::new(Gate::new(4 << 20, 1 << 20, 4 << 20));
     // Half of the part for large messages, of three MiB; with the one that drips, nine tenths.
     let _others = admitted(&gate, 900_000).await;
-    assert_eq!(drips(&gate).await.0, Ok(()), "nobody needs the room");
+    assert_eq!(drips(&gate, 1_000_000, 1).await.0, Ok(()), "nobody needs the room");
     let more = async {
         loop {
             // There is room for it until the other has begun.
@@ -353,10 +362,196 @@ async fn a_message_that_comes_drop_by_drop_is_ended_where_others_lack_its_room()
         }
     };
     // It never ends.
-    let (ended, drops) = tokio::select! { ended = drips(&gate) => ended, never = more => never };
+    let dripping = drips(&gate, 1_000_000, 1);
+    let (ended, drops) = tokio::select! { ended = dripping => ended, never = more => never };
     assert_eq!(ended, Err(tonic::Code::DeadlineExceeded));
     assert!(drops <= 4, "{drops}");
     assert_eq!(gate.figures().paused, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_small_message_has_twenty_seconds_where_others_lack_its_room() {
+    // Of which small messages have one MiB: ten of the largest.
+    let gate = Arc::new(Gate::new(4 << 20, 1 << 20, 4 << 20));
+    let _others: Vec<_> =
+        futures::future::join_all((0..9).map(|_| admitted(&gate, 64 << 10))).await;
+    let (ended, _) = drips(&gate, 64 << 10, 2 << 10).await;
+    assert_eq!(ended, Ok(()), "nobody needs the room");
+    let more = async {
+        loop {
+            drop(body(&gate, vec![message(64 << 10)]).0.collect().await);
+            tokio::time::sleep(REQUEST_BODY_PAUSE).await;
+        }
+    };
+    let dripping = drips(&gate, 64 << 10, 2 << 10);
+    let (ended, drops) = tokio::select! { ended = dripping => ended, never = more => never };
+    assert_eq!(ended, Err(tonic::Code::DeadlineExceeded));
+    assert!(drops <= 5, "a sixth of it has come: {drops}");
+}
+
+/// A request of a connection that begins a message of so many bytes.
+fn begins(
+    gate: &Arc<Gate>,
+    connection: &Arc<Connection>,
+    bytes: usize,
+) -> BoxFuture<'static, Result<Hold, Status>> {
+    let hold = Hold::new(Some(Arc::clone(gate)), Arc::clone(connection), None);
+    let mut body = body_of(gate, vec![head(bytes)], hold.clone());
+    async move { body.frame().await.unwrap().map(|_| hold) }.boxed()
+}
+
+/// The same of one that has room at once.
+fn has_begun(gate: &Arc<Gate>, connection: &Arc<Connection>, bytes: usize) -> Hold {
+    begins(gate, connection, bytes).now_or_never().expect("there is room").unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_on_a_slow_line_leaves_room_to_others() {
+    // Of which messages of more than 64 KiB have 12 MiB, and each of these takes 1.5.
+    let gate = Arc::new(Gate::new(16 << 20, 1 << 20, 16 << 20));
+    let streams = Arc::new(Streams::new(64 << 20));
+    let (slow, other, third) = (streams.connection(), streams.connection(), streams.connection());
+    let mut loads: Vec<_> = (0..5).map(|_| has_begun(&gate, &slow, 1 << 20)).collect();
+    let mut waits = begins(&gate, &slow, 1 << 20);
+    assert!(waits.as_mut().now_or_never().is_none(), "it would have three quarters with that");
+    let small = has_begun(&gate, &slow, 1_000);
+    let bulk = has_begun(&gate, &other, 1 << 20);
+    assert_eq!((gate.figures().waiting, gate.figures().refused), (1, 0));
+    // What others give back is for all.
+    drop(bulk);
+    assert!(waits.as_mut().now_or_never().is_none(), "it would still");
+    loads.pop();
+    loads.push(waits.await.unwrap());
+    let refused = begins(&gate, &slow, 1 << 20).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+    assert!(!refused.details().is_empty());
+    drop((loads, small));
+    assert_eq!(gate.figures().bytes, 0);
+    // The largest there may be.
+    let largest = has_begun(&gate, &third, gate.message_bytes_max() as usize);
+    assert!(begins(&gate, &other, 1 << 20).now_or_never().is_none(), "that has all of it");
+    drop(largest);
+    assert_eq!(gate.figures().bytes, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_its_connections_share_has_it_when_others_give_back_theirs() {
+    let gate = Arc::new(Gate::new(16 << 20, 1 << 20, 16 << 20));
+    let streams = Arc::new(Streams::new(64 << 20));
+    let (first, second) = (streams.connection(), streams.connection());
+    // Three of twelve MiB are free, and a fourth message would leave a half of that.
+    let mut theirs: Vec<_> = (0..3).map(|_| has_begun(&gate, &first, 1 << 20)).collect();
+    let _mine: Vec<_> = (0..3).map(|_| has_begun(&gate, &second, 1 << 20)).collect();
+    let waits = begins(&gate, &second, 1 << 20);
+    let gives_back = async {
+        tokio::task::yield_now().await;
+        assert_eq!(gate.figures().waiting, 1);
+        theirs.pop();
+    };
+    let began = Instant::now();
+    futures::join!(waits, gives_back).0.unwrap();
+    assert_eq!(began.elapsed(), Duration::ZERO, "without a second look at the time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_beside_a_stream_has_its_turn_where_others_take_all_that_is_free() {
+    let gate = Arc::new(Gate::new(16 << 20, 1 << 20, 16 << 20));
+    let streams = Arc::new(Streams::new(64 << 20));
+    let mine = streams.connection();
+    let _stream = has_begun(&gate, &mine, 10_000);
+    let others: Vec<_> = (0..41)
+        .map(|_| begins(&gate, &streams.connection(), 64 << 10).now_or_never().unwrap().unwrap())
+        .collect();
+    // From here on somebody always stands in line.
+    let mut before = begins(&gate, &streams.connection(), 64 << 10);
+    assert!(before.as_mut().now_or_never().is_none());
+    let mut beside = begins(&gate, &mine, 10_000);
+    assert!(beside.as_mut().now_or_never().is_none());
+    let mut behind = begins(&gate, &streams.connection(), 64 << 10);
+    assert!(behind.as_mut().now_or_never().is_none());
+    let mut others = others.into_iter();
+    drop(others.next());
+    before.await.unwrap();
+    drop(others.next());
+    beside.await.expect("it comes before who came later");
+    behind.await.unwrap();
+}
+
+/// Of so many choices the next one that looks like chance.
+fn next(seed: &mut u64, choices: usize) -> usize {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*seed >> 33) as usize % choices
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_whatever_order_requests_begin_and_end_or_are_given_up_none_sleeps_while_it_has_room() {
+    for seed in 0..200 {
+        let gate = Arc::new(Gate::new(16 << 20, 1 << 20, 16 << 20));
+        let streams = Arc::new(Streams::new(64 << 20));
+        let connections: Vec<_> = (0..4).map(|_| streams.connection()).collect();
+        // Requests are looked at when they are woken, and else not.
+        let mut waiting: Vec<BoxFuture<'static, Result<Hold, Status>>> = Vec::new();
+        let mut woken: Vec<Arc<Woken>> = Vec::new();
+        let mut held = Vec::new();
+        let mut chance = seed;
+        for _ in 0..200 {
+            match next(&mut chance, 5) {
+                0 if !held.is_empty() => drop(held.swap_remove(next(&mut chance, held.len()))),
+                1 if !waiting.is_empty() => {
+                    let given_up = next(&mut chance, waiting.len());
+                    drop((waiting.remove(given_up), woken.remove(given_up)));
+                }
+                _ => {
+                    let connection = &connections[next(&mut chance, connections.len())];
+                    let bytes = [1 << 10, 60 << 10, 1 << 20, 3 << 20][next(&mut chance, 4)];
+                    let hold = Hold::new(Some(Arc::clone(&gate)), Arc::clone(connection), None);
+                    let body = body_of(&gate, vec![head(bytes)], hold.clone());
+                    let is_write = next(&mut chance, 2) == 0;
+                    let mut body = if is_write { body.of_write() } else { body };
+                    let request = async move { body.frame().await.unwrap().map(|_| hold) };
+                    waiting.push(tokio::task::unconstrained(request).boxed());
+                    woken.push(Arc::new(Woken(AtomicBool::new(true))));
+                }
+            }
+            look(&mut waiting, &mut woken, &mut held);
+        }
+        while !waiting.is_empty() {
+            assert!(!held.is_empty(), "{seed}: {} wait for nobody", waiting.len());
+            held.swap_remove(next(&mut chance, held.len()));
+            look(&mut waiting, &mut woken, &mut held);
+        }
+        held.clear();
+        assert_eq!((gate.figures().bytes, gate.figures().waiting), (0, 0));
+        for connection in connections {
+            for line in [Line::Small, Line::SmallWrites, Line::Large] {
+                assert_eq!(connection.taken.of(line).load(Ordering::Relaxed), 0);
+            }
+        }
+    }
+}
+
+/// Whether something was woken.
+struct Woken(AtomicBool);
+
+impl futures::task::ArcWake for Woken {
+    fn wake_by_ref(woken: &Arc<Self>) {
+        woken.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Looks at the requests that were woken until none is. Those that have their room hold it; those that are refused are over.
+fn look(
+    waiting: &mut Vec<BoxFuture<'static, Result<Hold, Status>>>,
+    woken: &mut Vec<Arc<Woken>>,
+    held: &mut Vec<Hold>,
+) {
+    while let Some(at) = woken.iter().position(|woken| woken.0.swap(false, Ordering::Relaxed)) {
+        let waker = futures::task::waker(Arc::clone(&woken[at]));
+        if let Poll::Ready(ended) = waiting[at].as_mut().poll(&mut Context::from_waker(&waker)) {
+            drop((waiting.remove(at), woken.remove(at)));
+            held.extend(ended);
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
