@@ -24,7 +24,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use http_body::{Body, Frame};
 use hyper::service::Service;
 use prost::Message;
-use tepui_bigtable::error::Error;
+use tepui_bigtable::error::{Error, Shown};
 use tepui_bigtable::frame::Framed;
 use tepui_bigtable::parts::{self, Repeats, Shape};
 use tepui_engine::io::Clock;
@@ -290,7 +290,7 @@ fn is_grpc(content_type: &HeaderValue) -> bool {
 pub fn no_rpc(path: &str) -> Answer {
     let what =
         format!("{path} is no RPC of this server; names are of the form /package.Service/Method");
-    Ok(Status::unimplemented(what).into_http())
+    Ok(from_error(&Error::unimplemented(what)).into_http())
 }
 
 /// Takes in the message of a request, which may have so many fields with a length.
@@ -411,8 +411,10 @@ fn head_of<B: Inbound>(request: http::Request<GatedBody<B>>) -> (Head, GatedBody
 fn check_encoding(headers: &HeaderMap) -> Result<(), Status> {
     match headers.get(ENCODING) {
         Some(encoding) if encoding != NOT_COMPRESSED => {
+            let encoding = String::from_utf8_lossy(encoding.as_bytes());
             let mut status = Status::unimplemented(format!(
-                "messages compressed by {encoding:?} are not supported; send them as they are"
+                "messages compressed by {} are not supported; send them as they are",
+                Shown(&encoding)
             ));
             let accepted = MetadataValue::from_static(NOT_COMPRESSED);
             status.metadata_mut().insert(ACCEPT_ENCODING, accepted);
@@ -758,9 +760,39 @@ mod tests {
         assert_eq!(error.code(), Code::Unimplemented);
         assert!(error.message().contains("gzip"), "{error}");
         assert_eq!(error.metadata().get(ACCEPT_ENCODING).unwrap(), "identity");
+        let mut long = request(vec![]);
+        long.headers_mut().insert(ENCODING, "x".repeat(50_000).parse().unwrap());
+        let error = receive::<PingAndWarmRequest>(long, usize::MAX).await.unwrap_err();
+        assert!(error.message().len() < 1_000, "clients take headers of a few kilobytes");
         let mut plain = request(vec![data(b"\0\0\0\0\0")]);
         plain.headers_mut().insert(ENCODING, HeaderValue::from_static("identity"));
         receive::<PingAndWarmRequest>(plain, usize::MAX).await.unwrap();
+    }
+
+    #[test]
+    fn a_path_that_names_no_rpc_is_told_of_in_a_message_that_clients_take() {
+        let told = |path: &str| {
+            let Ok(answer) = no_rpc(path);
+            let status = Status::from_header_map(answer.headers()).unwrap();
+            assert_eq!(status.code(), Code::Unimplemented);
+            status.message().to_owned()
+        };
+        assert!(told("/a.B/C").starts_with("/a.B/C is no RPC"), "{}", told("/a.B/C"));
+        assert!(told(&"/x".repeat(30_000)).len() <= 1 << 10);
+    }
+
+    #[tokio::test]
+    async fn a_stream_of_messages_that_panics_ends_with_an_internal_error() {
+        let mut left = 1;
+        let messages = futures::stream::poll_fn(move |_| {
+            assert!(left > 0, "expected by the test");
+            left -= 1;
+            Poll::Ready(Some(Ok(MutateRowResponse {})))
+        });
+        let answer = streamed_by(Messages::new(messages), Head::default()).await;
+        let answer = answer.into_body().collect().await.unwrap();
+        assert_eq!(answer.trailers().unwrap()["grpc-status"], "13");
+        assert_eq!(answer.to_bytes(), [0; HEADER_BYTES].as_slice());
     }
 
     #[tokio::test]

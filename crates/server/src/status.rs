@@ -221,6 +221,11 @@ fn retry_info(after: Duration) -> prost_types::Any {
     prost_types::Any { type_url: RETRY_INFO_TYPE.to_owned(), value: info.encode_to_vec() }
 }
 
+/// The status of a request whose work panicked; the panic is on stderr.
+pub fn panicked() -> Status {
+    Status::internal("the request failed unexpectedly; see the server's log")
+}
+
 /// The status of an RPC that is not served yet, for example `Bigtable.ExecuteQuery`.
 pub fn unsupported(rpc: &str) -> Status {
     Status::unimplemented(format!("{rpc} is not supported yet"))

@@ -1,6 +1,7 @@
 //! A service whose requests pass the gate.
 
 use std::future::{Future, Ready, ready};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -16,6 +17,7 @@ use super::requests::{Gate, GatedBody, Hold, Inbound};
 use crate::call::Deadline;
 use crate::grpc;
 use crate::metrics::rpc::{self, CoreRpcs};
+use crate::status::panicked;
 
 /// A service behind a gate.
 #[derive(Debug, Clone)]
@@ -97,7 +99,8 @@ fn code_of<R>(answer: &http::Response<R>) -> Code {
 }
 
 pin_project! {
-    /// A call that holds its room until it has its answer.
+    /// A call that holds its room until it has its answer. A panic is an answer, too: the transport would reset the stream, which clients take for a
+    /// cancellation of their own.
     #[derive(Debug)]
     pub struct Holding<F> {
         #[pin]
@@ -106,7 +109,7 @@ pin_project! {
     }
 }
 
-impl<R, E, F> Future for Holding<F>
+impl<R: Default, E, F> Future for Holding<F>
 where
     F: Future<Output = Result<http::Response<R>, E>>,
 {
@@ -114,7 +117,8 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let polled = this.inner.poll(context);
+        let polled = catch_unwind(AssertUnwindSafe(|| this.inner.poll(context)))
+            .unwrap_or_else(|_| Poll::Ready(Ok(panicked().into_http())));
         if let Poll::Ready(Ok(answer)) = &polled {
             this.early.code = code_of(answer);
         }

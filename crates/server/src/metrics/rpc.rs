@@ -5,6 +5,7 @@
 //! [`unary`] or [`streaming`].
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +16,7 @@ use tepui_engine::io::Clock;
 use tonic::{Code, Response, Status};
 
 use crate::rpcs::{Rpc, SERVICES, Service};
+use crate::status::panicked;
 
 /// Upper ends of the buckets of latencies, in microseconds, at most 2.5 times apart: from a cached read on a core
 /// that has nothing else to do, up to what clients wait for at most.
@@ -238,7 +240,7 @@ where
 }
 
 pin_project! {
-    /// A stream whose end is counted.
+    /// A stream whose end is counted. A panic is an error with which it ends, so that clients are told.
     pub struct Counted<S> {
         #[pin]
         inner: S,
@@ -251,7 +253,8 @@ impl<T, S: futures::Stream<Item = Result<T, Status>>> futures::Stream for Counte
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
-        let polled = this.inner.poll_next(context);
+        let polled = catch_unwind(AssertUnwindSafe(|| this.inner.poll_next(context)))
+            .unwrap_or_else(|_| Poll::Ready(Some(Err(panicked()))));
         let code = match &polled {
             Poll::Ready(None) => Some(Code::Ok),
             Poll::Ready(Some(Err(status))) => Some(status.code()),
@@ -354,9 +357,18 @@ mod tests {
         type Never = futures::stream::Pending<Result<u32, Status>>;
         let call = async { Err::<Response<Never>, _>(Status::not_found("x")) };
         assert!(streaming(&recorder, 0, call).await.is_err());
+        let call = async {
+            let panics = |_: &mut Context<'_>| -> Poll<Option<Result<u32, Status>>> {
+                panic!("expected by the test")
+            };
+            Ok(Response::new(futures::stream::poll_fn(panics)))
+        };
+        let mut panics = streaming(&recorder, 0, call).await.unwrap().into_inner();
+        assert_eq!(panics.next().await.unwrap().unwrap_err().code(), Code::Internal);
         let figures = sum(&cores, 0);
         let by = |code: Code| figures.ended[code as usize];
         assert_eq!((by(Code::Ok), by(Code::DataLoss), by(Code::Cancelled)), (1, 1, 1));
+        assert_eq!(by(Code::Internal), 1);
         assert_eq!((by(Code::NotFound), figures.under_way), (1, 0));
     }
 }

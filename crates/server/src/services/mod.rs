@@ -80,8 +80,7 @@ async fn blocking_on<T: Send + 'static, D: Future<Output = Option<Result<T>>>>(
     drop(waiting);
     match done {
         Some(done) => done.map_err(|error| status::from_error(&error)),
-        // The work panicked; the panic is on stderr.
-        None => Err(Status::internal("the request failed unexpectedly; see the server's log")),
+        None => Err(status::panicked()),
     }
 }
 
