@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tepui_bigtable::error::Result as TepuiResult;
 use tonic::{Response, Status};
 
-use super::{TableAdminService, blocking, blocking_asked, invalid};
+use super::{TableAdminService, blocking, blocking_alone, blocking_asked, invalid};
 use crate::api::admin;
 use crate::api::admin::restore_table_request::Source;
 use crate::api::longrunning::Operation;
@@ -63,7 +63,8 @@ impl TableAdminService {
             Ok(size) => size.min(PAGE_SIZE_DEFAULT),
         };
         let backups = Arc::clone(&self.backups);
-        let (backups, next_page_token) = blocking(move || {
+        // It has the room for its answer by now, and waits for no change.
+        let (backups, next_page_token) = blocking_alone(move || {
             backups.check_listed(&request.parent)?;
             backups.list(&Listing {
                 parent: &request.parent,

@@ -2,6 +2,7 @@
 
 use admin::app_profile::Priority;
 use tepui_server::config::budget;
+use tepui_server::limits::BLOCKING_THREADS_MAX;
 
 use super::*;
 
@@ -132,6 +133,42 @@ async fn while_the_log_stands_still_small_writes_leave_room_for_reads_and_admini
     }
     assert!(written > CONNECTIONS * WRITES_EACH / 4, "{written} had their room");
     drop(writes);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_list_of_backups_does_not_wait_for_changes_that_the_disk_holds_up() {
+    let (env, faults) = with_faults(&memory());
+    let server = start(&env).await;
+    server.create(&[]).await;
+    let go = stand_still(&faults);
+    // More than have a turn on two cores.
+    let mut changes: FuturesUnordered<_> = (0..2 * BLOCKING_THREADS_MAX)
+        .map(|n| {
+            let parent = INSTANCE.to_owned();
+            let table = Some(admin::Table::default());
+            let table_id = format!("t{n}");
+            let create =
+                admin::CreateTableRequest { parent, table_id, table, ..Default::default() };
+            let mut tables = server.tables();
+            async move { tables.create_table(create).await }
+        })
+        .collect();
+    let parent = format!("{INSTANCE}/clusters/-");
+    let list = admin::ListBackupsRequest { parent, ..Default::default() };
+    let mut tables = server.tables();
+    // They come in this order by one connection.
+    let listed = tokio::select! {
+        biased;
+        _ = changes.next() => panic!("the disk takes nothing"),
+        listed = in_time("a list of backups", tables.list_backups(list)) => listed,
+    };
+    assert_eq!(listed.unwrap().into_inner().backups, []);
+    drop(go);
+    while let Some(done) = changes.next().await {
+        done.unwrap();
+    }
+    drop((changes, tables));
     server.stop().await;
 }
 
