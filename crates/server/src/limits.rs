@@ -292,6 +292,15 @@ pub const CLOSE_STALLED_BYTES: u64 = tepui_bigtable::limits::RESPONSE_BYTES_MAX 
 /// follows in as few calls as can be. To ask costs two allocations and a wake-up.
 pub const UNPACED_BYTES_MAX: usize = 96 << 10;
 
+/// Bytes that the transport has of all answers of a connection without having been asked when they were sent, with more of which it is asked of every
+/// frame: a client that gives a thousand streams a window of a byte each would leave [`UNPACED_BYTES_MAX`] of each where nobody
+/// counts it. A dozen first messages of scans; more, and such clients have more; less, and reads side by side wait for the socket one by one.
+pub const UNPACED_CONNECTION_BYTES_MAX: u64 = 1 << 20;
+
+/// Bytes of an answer that are not counted there: to count costs an allocation, of which answers of a few rows are to have none. As much as
+/// the heads of a thousand requests on a connection, which nobody counts either.
+pub const UNCOUNTED_BYTES_MAX: usize = 8 << 10;
+
 /// Bytes of the last message of an answer with which that is over when the message is made, and keeps nothing however long its client
 /// takes: fewer. With a larger one it is there until that was taken. More would let each
 /// frozen stream keep so much where nobody looks; with less, more answers would be looked for.

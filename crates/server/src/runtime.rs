@@ -3,18 +3,20 @@
 
 use std::convert::Infallible;
 use std::net::TcpListener;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use futures::future::MapOk;
-use futures::{StreamExt as _, TryFutureExt as _};
+use futures::StreamExt as _;
 use hyper::body::Incoming;
 use hyper::rt::Executor as _;
 use hyper::server::conn::http2;
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
+use pin_project_lite::pin_project;
 use tepui_bigtable::activity::{self, Working};
 use tepui_engine::io::IoEngine;
 use tepui_engine::relay;
@@ -24,7 +26,7 @@ use tokio::sync::watch;
 use tonic::transport::server::TcpIncoming;
 
 use crate::admission::{Accepted, Arrived, Connection, Paced, Streams};
-use crate::grpc::Reply;
+use crate::grpc::{Answer, Reply};
 use crate::limits::{
     BAD_FRAMES_MAX, CONNECTION_WINDOW_BYTES, CONNECTION_WINDOW_BYTES_MIN, CONNECTION_WINDOW_PART,
     DRAIN, HEADERS_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, RESET_STREAMS_MAX,
@@ -161,12 +163,33 @@ struct Front<S> {
 impl<S: Serves> Service<http::Request<Incoming>> for Front<S> {
     type Response = http::Response<Paced<Reply>>;
     type Error = Infallible;
-    type Future = MapOk<S::Future, fn(http::Response<Reply>) -> Self::Response>;
+    type Future = Answering<S::Future>;
 
     fn call(&self, request: http::Request<Incoming>) -> Self::Future {
         let connection = Arc::clone(&self.connection);
         let request = request.map(|body| Arrived { body, connection });
-        self.services.call(request).map_ok(|answer| answer.map(Paced::new))
+        let connection = Arc::clone(&self.connection);
+        Answering { answer: self.services.call(request), connection }
+    }
+}
+
+pin_project! {
+    /// A call whose answer goes out as its client takes it.
+    struct Answering<F> {
+        #[pin]
+        answer: F,
+        connection: Arc<Connection>,
+    }
+}
+
+impl<F: Future<Output = Answer>> Future for Answering<F> {
+    type Output = Result<http::Response<Paced<Reply>>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let answer = ready!(this.answer.poll(context))?;
+        let paced = |body| Paced::new(body, Arc::clone(this.connection));
+        Poll::Ready(Ok(answer.map(paced)))
     }
 }
 

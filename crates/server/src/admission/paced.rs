@@ -3,7 +3,7 @@
 //! The transport (hyper, over h2) asks a body for data, and once the client has room for a byte of it takes all of it and asks for the
 //! next at once. An answer of one message would be over with all of it in memory, and give back what that took of the
 //! budget. So what is behind a large frame, be it the end, is not to be had before the last byte of the frame is with the socket.
-//! Small frames are large when there are enough of them.
+//! Small frames are large when there are enough of them, and all are where the transport has much of small ones of a connection.
 //!
 //! ```text
 //! poll ─► large frame ─► with the transport ─► sent, or its stream reset: dropped ─► poll ─► next frame
@@ -19,34 +19,47 @@ use bytes::Bytes;
 use futures::task::AtomicWaker;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::limits::UNPACED_BYTES_MAX;
+use super::Connection;
+use crate::limits::{UNCOUNTED_BYTES_MAX, UNPACED_BYTES_MAX, UNPACED_CONNECTION_BYTES_MAX};
 
 /// A body whose next frame comes when the last ones, if these are large, were sent.
 #[derive(Debug)]
 pub struct Paced<B> {
     inner: B,
+    connection: Arc<Connection>,
     /// Bytes of the frames since the last of which it is known that it was sent.
     unpaced_bytes: usize,
+    /// Of these, since the last that the connection counts.
+    uncounted_bytes: usize,
     /// Since the first large frame.
     transit: Option<Arc<Transit>>,
 }
 
 impl<B> Paced<B> {
-    /// Paces this body.
-    pub fn new(inner: B) -> Self {
-        Self { inner, unpaced_bytes: 0, transit: None }
+    /// Paces this body of an answer on a connection.
+    pub fn new(inner: B, connection: Arc<Connection>) -> Self {
+        Self { inner, connection, unpaced_bytes: 0, uncounted_bytes: 0, transit: None }
     }
 
-    /// The same bytes; where they are many with those before them, it is known when they are gone.
+    /// The same bytes; where they are many with those before them, or with those of the connection's other answers, it is known when they are gone.
     fn send(&mut self, bytes: Bytes) -> Bytes {
         self.unpaced_bytes = self.unpaced_bytes.saturating_add(bytes.len());
-        if self.unpaced_bytes <= UNPACED_BYTES_MAX {
+        self.uncounted_bytes = self.uncounted_bytes.saturating_add(bytes.len());
+        let of_connection = self.connection.unpaced.load(Ordering::Relaxed);
+        if self.unpaced_bytes > UNPACED_BYTES_MAX || of_connection > UNPACED_CONNECTION_BYTES_MAX {
+            // What was before it will have gone, too.
+            (self.unpaced_bytes, self.uncounted_bytes) = (0, 0);
+            let transit = Arc::clone(self.transit.get_or_insert_default());
+            transit.is_under_way.store(true, Ordering::Relaxed);
+            return Bytes::from_owner(Sending { bytes, transit });
+        }
+        if self.uncounted_bytes <= UNCOUNTED_BYTES_MAX {
             return bytes;
         }
-        self.unpaced_bytes = 0;
-        let transit = Arc::clone(self.transit.get_or_insert_default());
-        transit.is_under_way.store(true, Ordering::Relaxed);
-        Bytes::from_owner(Sending { bytes, transit })
+        let count = std::mem::take(&mut self.uncounted_bytes) as u64;
+        let connection = Arc::clone(&self.connection);
+        connection.unpaced.fetch_add(count, Ordering::Relaxed);
+        Bytes::from_owner(Counted { bytes, count, connection })
     }
 }
 
@@ -114,8 +127,28 @@ impl Drop for Sending {
     }
 }
 
+/// What the transport has of a frame that is counted, with those before it.
+struct Counted {
+    bytes: Bytes,
+    count: u64,
+    connection: Arc<Connection>,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.connection.unpaced.fetch_sub(self.count, Ordering::Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::Streams;
     use super::*;
     use bytes::Buf as _;
     use futures::FutureExt as _;
@@ -125,9 +158,17 @@ mod tests {
     fn body(
         frames: &[usize],
     ) -> Paced<impl Body<Data = Bytes, Error = Infallible> + Unpin + use<>> {
+        body_on(&Arc::new(Streams::new(1 << 20)).connection(), frames)
+    }
+
+    fn body_on(
+        connection: &Arc<Connection>,
+        frames: &[usize],
+    ) -> Paced<impl Body<Data = Bytes, Error = Infallible> + Unpin + use<>> {
         let frames: Vec<_> =
             frames.iter().map(|bytes| Ok(Frame::data(Bytes::from(vec![1; *bytes])))).collect();
-        Paced::new(http_body_util::StreamBody::new(futures::stream::iter(frames)))
+        let frames = http_body_util::StreamBody::new(futures::stream::iter(frames));
+        Paced::new(frames, Arc::clone(connection))
     }
 
     /// The data that comes next.
@@ -188,5 +229,34 @@ mod tests {
         let fourth = ready(&mut body);
         assert_eq!(fourth.len(), 7);
         assert_eq!(next(&mut body), Poll::Ready(None), "while the transport has the last of it");
+    }
+
+    #[tokio::test]
+    async fn every_frame_of_a_connection_that_takes_little_of_many_answers_is_waited_for() {
+        let connection = Arc::new(Streams::new(1 << 20)).connection();
+        let answer = || body_on(&connection, &[1_000, 90_000, 5]);
+        let mut left = Vec::new();
+        let (mut waits, first) = loop {
+            let mut body = answer();
+            let first = ready(&mut body);
+            match next(&mut body) {
+                Poll::Ready(Some(second)) => left.push([first, second]),
+                _ => break (body, first),
+            }
+        };
+        let bytes = left.len() as u64 * 91_000;
+        assert!(bytes > UNPACED_CONNECTION_BYTES_MAX, "{bytes} are left");
+        assert!(bytes <= UNPACED_CONNECTION_BYTES_MAX + 91_000, "{bytes} are left");
+        // It goes on when its own frames are taken, and any other answer does as before when the rest is.
+        drop(first);
+        let second = ready(&mut waits);
+        assert!(next(&mut waits).is_pending());
+        drop(second);
+        assert_eq!(ready(&mut waits).len(), 5);
+        drop(left);
+        assert_eq!(connection.unpaced.load(Ordering::Relaxed), 0);
+        let mut body = answer();
+        let _left = [ready(&mut body), ready(&mut body), ready(&mut body)];
+        assert_eq!(next(&mut body), Poll::Ready(None));
     }
 }
