@@ -3,16 +3,26 @@
 //! that they are of, with several boxes and clones for each request.
 
 use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use futures::future::{BoxFuture, Either};
+use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::service::Service;
+use tepui_bigtable::error::Error;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic::service::Routes;
 use tonic::{Code, Status};
 
+use crate::admission::ungated::STREAMS;
 use crate::admission::{Arrived, Inbound};
 use crate::grpc::{Answer, Reply, no_rpc};
+use crate::limits::{REFLECTION_RETRY, REFLECTION_STREAMS_MAX};
+use crate::status::from_error;
 
 /// A service before others. Cheap to clone: every connection has one.
 #[derive(Debug, Clone)]
@@ -56,12 +66,69 @@ where
 
 /// Services of tonic's. What names none of them either, or no RPC of theirs, is answered UNIMPLEMENTED.
 #[derive(Debug, Clone)]
-pub struct Others(Routes);
+pub struct Others {
+    routes: Routes,
+    places: Places,
+}
+
+/// How many streams of reflection there may be.
+#[derive(Debug, Clone)]
+pub struct Places(Arc<Semaphore>);
+
+impl Default for Places {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(REFLECTION_STREAMS_MAX)))
+    }
+}
+
+impl Places {
+    /// A place for a request to a path, where it needs one.
+    fn of(&self, path: &str) -> Result<Option<OwnedSemaphorePermit>, Status> {
+        if !path.starts_with(STREAMS) {
+            return Ok(None);
+        }
+        Arc::clone(&self.0).try_acquire_owned().map(Some).map_err(|_| {
+            let what = "too many streams of reflection are open";
+            from_error(&Error::overloaded(what, REFLECTION_RETRY))
+        })
+    }
+}
 
 impl Others {
     /// Serves these.
     pub fn new(routes: Routes) -> Self {
-        Self(routes.prepare())
+        Self { routes: routes.prepare(), places: Places::default() }
+    }
+
+    /// The same with places that others share.
+    pub fn with_places(self, places: &Places) -> Self {
+        Self { places: places.clone(), ..self }
+    }
+}
+
+/// The body of an answer that has a place until it was taken, or nobody waits for it.
+struct Placed {
+    inner: Body,
+    _place: OwnedSemaphorePermit,
+}
+
+impl HttpBody for Placed {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        Pin::new(&mut self.inner).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
     }
 }
 
@@ -72,11 +139,19 @@ impl<B: Inbound> Service<http::Request<Arrived<B>>> for Others {
 
     fn call(&self, request: http::Request<Arrived<B>>) -> Self::Future {
         let path = request.uri().path().to_owned();
+        let place = match self.places.of(&path) {
+            Ok(place) => place,
+            Err(refusal) => return Box::pin(std::future::ready(Ok(refusal.into_http()))),
+        };
         let request = request.map(|arrived| Body::new(arrived.body));
         // A router is always ready.
-        let answer = tonic::codegen::Service::call(&mut self.0.clone(), request);
+        let answer = tonic::codegen::Service::call(&mut self.routes.clone(), request);
         Box::pin(async move {
             let answer = answer.await?;
+            let answer = answer.map(|inner| match place {
+                Some(place) => Body::new(Placed { inner, _place: place }),
+                None => inner,
+            });
             // The library does so without a word.
             let is_unknown = Status::from_header_map(answer.headers())
                 .is_some_and(|s| s.code() == Code::Unimplemented && s.message().is_empty());

@@ -14,6 +14,14 @@ pub const ADMIN_REQUEST_BYTES_MAX: usize = 4 << 20;
 /// thousand of them on each connection; each is a name, of up to a kilobyte, and its host.
 pub const UNGATED_MESSAGE_BYTES_MAX: usize = 4 << 10;
 
+/// Streams of reflection on all connections, at most: as many people as look around at a time, and then some. Each keeps up to three answers, of a hundred
+/// kilobytes at most, for as long as its client takes none, and nobody counts them. Fewer, and a few such clients keep others from it; more, and
+/// they keep more than the 32 MiB of the process bear.
+pub const REFLECTION_STREAMS_MAX: usize = 64;
+
+/// When to try again where there are as many: such a stream is mostly over within a second.
+pub const REFLECTION_RETRY: Duration = Duration::from_secs(1);
+
 /// Bytes of one message of a `MutateRows` response, at most. Well under the 4 MiB that clients accept, and
 /// enough for all statuses of an ordinary batch in one message.
 pub const MUTATE_ROWS_MESSAGE_BYTES_MAX: usize = 1 << 20;

@@ -30,7 +30,7 @@ use crate::catalog::resources::Resources;
 use crate::change_streams::ChangeStreams;
 use crate::chores::{self, Chores};
 use crate::config::Config;
-use crate::dispatch::{Dispatch, Others};
+use crate::dispatch::{Dispatch, Others, Places};
 use crate::grpc;
 use crate::health::Watched;
 use crate::hot_tablets::HotTablets;
@@ -261,6 +261,7 @@ fn start_over(
     let hot_tablets = Arc::new(HotTablets::new(listeners.len(), THREADS_EACH));
     let connections_max = open_files::connections_max(open_files::max(), config.budget.total_bytes);
     let connections = Connections::new(connections_max);
+    let places = Places::default();
     let cores_count = listeners.len();
     let doors = Door::all(cores_count, &connections);
     for (i, (listener, door)) in listeners.into_iter().zip(doors).enumerate() {
@@ -281,6 +282,7 @@ fn start_over(
             streams: &streams,
             draining: &draining,
             changes: &changes,
+            places: &places,
         };
         let services = serving.services(core)?;
         let draining = draining.clone();
@@ -454,6 +456,7 @@ struct Serving<'a> {
     streams: &'a Arc<Streams>,
     draining: &'a runtime::Signal,
     changes: &'a Arc<ChangeStreams>,
+    places: &'a Places,
 }
 
 impl Serving<'_> {
@@ -512,7 +515,8 @@ impl Serving<'_> {
             .add_service(v1.max_decoding_message_size(bytes_max))
             .add_service(v1alpha.max_decoding_message_size(bytes_max));
         let admin_max = ADMIN_REQUEST_BYTES_MAX;
-        let services = Ungated::new(Others::new(others), self.draining.clone());
+        let others = Others::new(others).with_places(self.places);
+        let services = Ungated::new(others, self.draining.clone());
         let services = Dispatch::new(self.gated(longrunning, admin_max, &recorder), services);
         let services = Dispatch::new(self.gated(instance_admin, admin_max, &recorder), services);
         let services = Dispatch::new(self.gated(table_admin, admin_max, &recorder), services);

@@ -22,7 +22,7 @@ use crate::limits::REQUEST_BODY_PAUSE;
 use crate::runtime::{Signal, given};
 
 /// How the paths of services begin whose requests are streams: they have no end while their client may ask more.
-const STREAMS: &str = "/grpc.reflection.";
+pub const STREAMS: &str = "/grpc.reflection.";
 
 /// A service beside the gate.
 #[derive(Debug, Clone)]

@@ -142,6 +142,43 @@ async fn reflection_lists_and_describes_the_services() {
 }
 
 #[tokio::test]
+async fn streams_of_reflection_are_refused_while_clients_keep_too_many() {
+    use tepui_server::limits::REFLECTION_STREAMS_MAX;
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    let server = start(&memory()).await;
+    let client = ServerReflectionClient::new(server.channel.clone());
+    let ask = || {
+        let message_request = Some(MessageRequest::ListServices(String::new()));
+        let asked = ServerReflectionRequest { host: String::new(), message_request };
+        let (goes_on, end) = tokio::sync::oneshot::channel::<()>();
+        let asked = futures::stream::iter([asked]).chain(futures::stream::pending());
+        let asked = asked.take_until(end);
+        let mut client = client.clone();
+        async move { client.server_reflection_info(asked).await.map(|answers| (answers, goes_on)) }
+    };
+    let kept = futures::future::join_all((0..REFLECTION_STREAMS_MAX).map(|_| ask())).await;
+    assert!(kept.iter().all(Result::is_ok));
+    let refused = ask().await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(!refused.details().is_empty(), "it says when to try again");
+    let mut tables = server.tables();
+    tables.get_table(admin::GetTableRequest::default()).await.expect_err("it has no name");
+    drop(kept);
+    let (answers, _goes_on) = loop {
+        // Their ends are on their way.
+        match ask().await {
+            Ok(answers) => break answers,
+            Err(refused) => assert_eq!(refused.code(), Code::ResourceExhausted),
+        }
+    };
+    answers.into_inner().message().await.unwrap().unwrap();
+    drop((client, tables));
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_server_does_not_wait_for_streams_of_reflection_or_for_who_has_not_spoken() {
     use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
     use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
