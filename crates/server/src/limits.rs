@@ -417,6 +417,11 @@ pub const PREFACE_BYTES: usize = 24;
 /// connections for good. Long enough for packets that are lost several times, and as long as gRPC's own clients try to connect.
 pub const PREFACE_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// How long a connection whose end was sent is read on, for its peer to end it, too: where it is closed at once, what the peer sends meanwhile, as it takes
+/// what was sent before, is answered by a reset, with which the system drops what has not left. A few round trips; longer, and stops
+/// wait for clients that keep such connections.
+pub const LINGER: Duration = Duration::from_secs(1);
+
 /// How long a connection is quiet before it is probed, so that dead peers free their streams.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_mins(1);
 

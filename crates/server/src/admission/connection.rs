@@ -21,7 +21,7 @@ use super::requests::Lines;
 use super::streams::Expected;
 use super::{Answer, Hold, Streams};
 use crate::gather::Gathered;
-use crate::limits::{PREFACE_BYTES, PREFACE_TIMEOUT};
+use crate::limits::{LINGER, PREFACE_BYTES, PREFACE_TIMEOUT};
 use crate::placement::Seat;
 use crate::runtime::{Signal, given};
 
@@ -112,6 +112,9 @@ pub struct Arrived<B> {
 /// client that sends or takes as fast as it can has the core for as long as it goes on.
 const TURN_BYTES: usize = 128 << 10;
 
+/// Bytes that are read at a time of what is of no interest.
+const UNREAD_BYTES: usize = 4 << 10;
+
 /// The two ends of a connection that was accepted.
 pub struct Accepted {
     stream: Gathered<TcpStream>,
@@ -122,6 +125,8 @@ pub struct Accepted {
     pause: Option<BoxFuture<'static, ()>>,
     /// Until all of it was read.
     preface: Option<Preface>,
+    /// Since its end was sent: until when its peer's is waited for.
+    linger: Option<Pin<Box<Sleep>>>,
     seat: Seat,
 }
 
@@ -151,6 +156,7 @@ impl Accepted {
             turn_bytes: 0,
             pause: None,
             preface: Some(Preface { bytes_left: PREFACE_BYTES, timeout, stopping }),
+            linger: None,
             seat,
         }
     }
@@ -196,6 +202,25 @@ impl Accepted {
             self.turn_bytes = self.turn_bytes.saturating_add(*bytes);
         }
         polled
+    }
+
+    /// Ready when the peer has ended the connection, or has had [`LINGER`] for it. What it sends meanwhile is of no interest.
+    fn poll_peers_end(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let linger = self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+        if linger.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        loop {
+            ready!(self.poll_turn(context));
+            let mut unread = [0; UNREAD_BYTES];
+            let mut unread = ReadBuf::new(&mut unread);
+            let read = ready!(Pin::new(&mut self.stream).poll_read(context, &mut unread));
+            let bytes = unread.filled().len();
+            if read.is_err() || bytes == 0 {
+                return Poll::Ready(());
+            }
+            self.turn_bytes = self.turn_bytes.saturating_add(bytes);
+        }
     }
 
     fn check(&self) -> io::Result<()> {
@@ -267,12 +292,19 @@ impl AsyncWrite for Accepted {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let polled = Pin::new(&mut self.stream).poll_shutdown(context);
+        let polled = match &self.linger {
+            None => Pin::new(&mut self.stream).poll_shutdown(context)?,
+            Some(_) => Poll::Ready(()),
+        };
+        let polled = match polled {
+            Poll::Ready(()) => self.poll_peers_end(context),
+            Poll::Pending => Poll::Pending,
+        };
         if polled.is_pending() {
             self.connection.reader.register(context.waker());
         }
         self.check()?;
-        polled
+        polled.map(Ok)
     }
 }
 
@@ -341,6 +373,56 @@ mod tests {
         let error = accepted.read(&mut buffer).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
         assert_eq!(connections.figures().silent, 0);
+    }
+
+    #[tokio::test]
+    async fn what_was_sent_before_the_end_of_a_connection_comes_though_the_client_sends_meanwhile()
+    {
+        let (mut client, mut accepted, _drain) = accept(&Connections::new(1)).await;
+        let sent = vec![7; 8 << 20];
+        let send = async {
+            accepted.write_all(&sent).await.unwrap();
+            accepted.shutdown().await.unwrap();
+            drop(accepted);
+        };
+        let take = async {
+            let (mut part, mut taken) = (vec![0; 64 << 10], 0);
+            loop {
+                let bytes = client.read(&mut part).await.unwrap();
+                taken += bytes;
+                if bytes == 0 {
+                    drop(client);
+                    break taken;
+                }
+                client.write_all(&[1]).await.unwrap();
+            }
+        };
+        let (taken, ()) = tokio::join!(take, send);
+        assert_eq!(taken, sent.len());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_end_its_connection_is_not_waited_for_for_long() {
+        let (mut client, mut accepted, _drain) = accept(&Connections::new(1)).await;
+        let began = Instant::now();
+        accepted.shutdown().await.unwrap();
+        assert_eq!(began.elapsed().as_secs(), LINGER.as_secs());
+        assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
+        // One that does is waited for no longer.
+        let (client, mut accepted, _drain) = accept(&Connections::new(1)).await;
+        drop(client);
+        let began = Instant::now();
+        accepted.shutdown().await.unwrap();
+        assert!(began.elapsed() < LINGER);
+        // Nor is one whose connection is closed for another reason.
+        let (_client, mut accepted, _drain) = accept(&Connections::new(1)).await;
+        let connection = Arc::clone(accepted.connection());
+        let close = async {
+            tokio::task::yield_now().await;
+            connection.close();
+        };
+        let (ended, ()) = tokio::join!(accepted.shutdown(), close);
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
     }
 
     #[tokio::test]
