@@ -472,10 +472,36 @@ async fn what_comes_beside_a_stream_has_its_turn_where_others_take_all_that_is_f
     assert!(behind.as_mut().now_or_never().is_none());
     let mut others = others.into_iter();
     drop(others.next());
-    before.await.unwrap();
+    let _before = before.await.unwrap();
+    let _beside = beside.await.expect("it comes before who came later");
     drop(others.next());
-    beside.await.expect("it comes before who came later");
     behind.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_its_connections_share_goes_on_when_who_stands_in_line_gives_up() {
+    let gate = Arc::new(Gate::new(16 << 20, 1 << 20, 16 << 20));
+    let streams = Arc::new(Streams::new(64 << 20));
+    let (mine, other) = (streams.connection(), streams.connection());
+    let largest = gate.message_bytes_max() as usize;
+    // All that is free is kept for the other's.
+    let _held = has_begun(&gate, &mine, 1 << 20);
+    let mut in_line = begins(&gate, &other, largest);
+    assert!(in_line.as_mut().now_or_never().is_none());
+    let mut waits = begins(&gate, &mine, 1 << 20);
+    let woken = Arc::new(Woken(AtomicBool::new(false)));
+    let waker = futures::task::waker(Arc::clone(&woken));
+    assert!(waits.poll_unpin(&mut Context::from_waker(&waker)).is_pending());
+    drop(in_line);
+    assert!(woken.0.load(Ordering::Relaxed));
+    assert!(waits.now_or_never().is_some_and(|begun| begun.is_ok()));
+    // The one in line counts as the connection's, for as long as it stands there.
+    let mut in_line = begins(&gate, &other, largest);
+    assert!(in_line.as_mut().now_or_never().is_none());
+    let mut waits = begins(&gate, &other, 1 << 20);
+    assert!(waits.as_mut().now_or_never().is_none());
+    drop(in_line);
+    assert!(waits.now_or_never().is_some_and(|begun| begun.is_ok()));
 }
 
 /// Of so many choices the next one that looks like chance.
