@@ -473,8 +473,12 @@ pub const REFUSED_CONNECTIONS_INTERVAL: Duration = Duration::from_mins(1);
 /// table has files, so that more would take the disk from reads of rows.
 pub const SAMPLINGS_MAX: usize = 2;
 
+/// `ListBackups` under way at a time, in all; others wait. Each goes through all backups of its cluster, so that more would only take
+/// threads and processors from others.
+pub const BACKUP_LISTINGS_MAX: usize = 4;
+
 /// Threads for what blocks, at most, for each core: changes of the catalog, which take turns at one lock, drops of rows, [`SAMPLINGS_MAX`],
-/// and reads of old changes, of which there are [`CHANGE_DISK_READS_MAX`]. More would only wait. A flood of admin calls waits for half of them, and the rest is for what
+/// [`BACKUP_LISTINGS_MAX`] and reads of old changes, of which there are [`CHANGE_DISK_READS_MAX`]. More would only wait. A flood of admin calls waits for half of them, and the rest is for what
 /// does not wait for the catalog.
 pub const BLOCKING_THREADS_MAX: usize = 64;
 

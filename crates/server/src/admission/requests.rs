@@ -131,12 +131,17 @@ impl Pool {
     }
 
     /// Whether a connection may have so many units beside what it has.
-    fn is_fair(&self, units: u32, beside: u64) -> bool {
+    fn allows(&self, units: u32, beside: u64) -> Result<(), Denied<'_>> {
         let all = u64::from(units) + beside;
         let left = (self.free.available_permits() as u64).saturating_sub(u64::from(units));
-        beside == 0
+        let is_fair = beside == 0
             || all <= u64::from(self.units) / ROOM_OWN_PART
-            || all <= left.saturating_mul(ROOM_PER_FREE)
+            || all <= left.saturating_mul(ROOM_PER_FREE);
+        if is_fair {
+            return Ok(());
+        }
+        let if_alone = u64::from(self.units).saturating_sub(all).saturating_mul(ROOM_PER_FREE);
+        Err(if all <= if_alone { Denied::ForOthers(self) } else { Denied::Alone })
     }
 
     fn used_bytes(&self) -> u64 {
@@ -302,15 +307,17 @@ impl Gate {
                     return Err(gate.refuse());
                 };
                 let until = Instant::now() + REQUEST_WAIT;
-                // Dropped behind the claim, in whatever way this ends.
-                let _told = Telling(&pool);
+                // Dropped behind the claim, in whatever way this ends without the room.
+                let mut told = Telling(None);
                 let claim = gate.claim_in_time(line, units, connection.as_ref(), until).await?;
+                told.0 = Some(&pool);
                 // Who waits for the share keeps nothing of what others take room of.
                 let of_share = match &share {
                     Some(share) => Some(gate.wait(share, units, until).await?),
                     None => None,
                 };
                 let of_pool = gate.wait(&pool, units, until).await?;
+                told.0 = None;
                 Ok(MessageRoom { _claim: claim, of_share, of_pool })
             }) as Room
         })
@@ -329,12 +336,9 @@ impl Gate {
         {
             return None;
         }
-        let claim = self.claim(line, units, connection)?;
-        let Some((of_share, of_pool)) = self.take_at_once(line, units) else {
-            drop(claim);
-            self.pool(line).0.tell();
-            return None;
-        };
+        // Other requests of the connection are on the same thread, and see nothing of a claim that is given up here.
+        let claim = self.claim(line, units, connection).ok()?;
+        let (of_share, of_pool) = self.take_at_once(line, units)?;
         Some(MessageRoom { _claim: claim, of_share, of_pool })
     }
 
@@ -345,24 +349,36 @@ impl Gate {
             Some(share) => Some(share.try_take(units)?),
             None => None,
         };
-        Some((of_share, pool.try_take(units)?))
+        let of_pool = pool.try_take(units);
+        if of_pool.is_none() && of_share.is_some() {
+            drop(of_share);
+            // Who waits to claim of the share waits there.
+            pool.tell();
+            return None;
+        }
+        Some((of_share, of_pool?))
     }
 
     /// Counts so many units as the connection's, if it may have them.
-    fn claim(&self, line: Line, units: u32, connection: Option<&Arc<Connection>>) -> Option<Claim> {
+    fn claim(
+        &self,
+        line: Line,
+        units: u32,
+        connection: Option<&Arc<Connection>>,
+    ) -> Result<Claim, Denied<'_>> {
         let mut claim = Claim { connection: None, line, units };
-        let Some(connection) = connection else { return Some(claim) };
+        let Some(connection) = connection else { return Ok(claim) };
         let (pool, share) = self.pool(line);
         let beside = |line: Line| connection.taken.of(line).load(Ordering::Relaxed);
-        let is_fair = share.is_none_or(|share| share.is_fair(units, beside(line)))
-            && pool.is_fair(units, beside(line.of_pool()));
-        is_fair.then(|| {
-            for taken in connection.taken_in(line) {
-                taken.fetch_add(u64::from(units), Ordering::Relaxed);
-            }
-            claim.connection = Some(Arc::clone(connection));
-            claim
-        })
+        if let Some(share) = share {
+            share.allows(units, beside(line))?;
+        }
+        pool.allows(units, beside(line.of_pool()))?;
+        for taken in connection.taken_in(line) {
+            taken.fetch_add(u64::from(units), Ordering::Relaxed);
+        }
+        claim.connection = Some(Arc::clone(connection));
+        Ok(claim)
     }
 
     /// The same once the connection may have them, if that is by then.
@@ -375,12 +391,13 @@ impl Gate {
     ) -> Result<Claim, Status> {
         let Some(of) = connection else { return Ok(Claim { connection: None, line, units }) };
         let turn = of.turns.of(line);
-        let (pool, share) = self.pool(line);
-        if let Ok(_turn) = turn.try_lock()
-            && let Some(claim) = self.claim(line, units, connection)
-        {
-            return Ok(claim);
-        }
+        let (pool, _) = self.pool(line);
+        let denied = match self.claim(line, units, connection) {
+            Ok(claim) if turn.try_lock().is_ok() => return Ok(claim),
+            // Behind another of the connection, which knows by what.
+            Ok(_) => Denied::Alone,
+            Err(denied) => denied,
+        };
         let claimed = async {
             let _turn = turn.lock().await;
             let _for_share = Waiting::new(&pool.for_share);
@@ -388,13 +405,20 @@ impl Gate {
                 let given_back = pool.given_back.notified();
                 // See `Pool::tell`.
                 fence(Ordering::SeqCst);
-                if let Some(claim) = self.claim(line, units, connection) {
+                if let Ok(claim) = self.claim(line, units, connection) {
                     return claim;
                 }
                 given_back.await;
             }
         };
-        self.wait_for(share.unwrap_or(pool), claimed, until).await
+        match denied {
+            Denied::ForOthers(pool) => self.wait_for(pool, claimed, until).await,
+            // Nobody else lacks anything.
+            Denied::Alone => {
+                let _waiting = Waiting::new(&self.waiting);
+                timeout_at(until, claimed).await.map_err(|_| self.refuse_share())
+            }
+        }
     }
 
     /// A place in a line for a request that may send so many bytes while it waits, where its connection has less there than it leaves to others.
@@ -453,6 +477,14 @@ impl Gate {
         self.refused.fetch_add(1, Ordering::Relaxed);
         from_error(&Error::overloaded(
             "the server is overloaded: its memory for requests is full",
+            RETRY_AFTER,
+        ))
+    }
+
+    fn refuse_share(&self) -> Status {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        from_error(&Error::overloaded(
+            "the requests of this connection have as much of the server's memory as one connection may have; have fewer of them under way, or smaller ones",
             RETRY_AFTER,
         ))
     }
@@ -560,12 +592,23 @@ impl Drop for Claim {
     }
 }
 
+/// Why a connection may not have more of the room.
+#[derive(Debug, Clone, Copy)]
+enum Denied<'a> {
+    /// Others have of this part what it could have.
+    ForOthers(&'a Pool),
+    /// It has as much as it may have with nobody beside it.
+    Alone,
+}
+
 /// Tells those that wait for their connection's share when it is dropped.
-struct Telling<'a>(&'a Pool);
+struct Telling<'a>(Option<&'a Pool>);
 
 impl Drop for Telling<'_> {
     fn drop(&mut self) {
-        self.0.tell();
+        if let Some(pool) = self.0 {
+            pool.tell();
+        }
     }
 }
 

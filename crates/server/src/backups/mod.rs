@@ -42,6 +42,7 @@ use tepui_bigtable::error::{Error, Result};
 use tepui_engine::backup::{Backup, BackupId};
 use tepui_engine::db::Engine;
 use tepui_engine::io::Env;
+use tokio::sync::Semaphore;
 
 use crate::api::admin;
 use crate::api::admin::backup::BackupType;
@@ -49,6 +50,7 @@ use crate::api::instances::Instance;
 use crate::catalog::may_be_durable;
 use crate::catalog::resources::Resources;
 use crate::instances::Instances;
+use crate::limits::BACKUP_LISTINGS_MAX;
 use crate::names;
 use crate::operations::Operations;
 use crate::services::{self, Tables};
@@ -69,6 +71,8 @@ pub struct Backups {
     operations: Arc<Operations>,
     /// Threads that work for operations.
     jobs: AtomicUsize,
+    /// Turns of [`BACKUP_LISTINGS_MAX`].
+    pub(crate) listings: Arc<Semaphore>,
     rests: Rests,
     figures: Figures,
 }
@@ -116,6 +120,7 @@ impl Backups {
             resources,
             operations,
             jobs: AtomicUsize::new(0),
+            listings: Arc::new(Semaphore::new(BACKUP_LISTINGS_MAX)),
             rests: Rests::default(),
             figures: Figures::default(),
         };

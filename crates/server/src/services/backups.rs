@@ -63,8 +63,12 @@ impl TableAdminService {
             Ok(size) => size.min(PAGE_SIZE_DEFAULT),
         };
         let backups = Arc::clone(&self.backups);
+        let turn = Arc::clone(&backups.listings).acquire_owned().await;
+        let turn = turn.expect("turns are never closed");
         // It has the room for its answer by now, and waits for no change.
         let (backups, next_page_token) = blocking_alone(move || {
+            // As long as the thread works, whether anybody waits for it or not.
+            let _turn = turn;
             backups.check_listed(&request.parent)?;
             backups.list(&Listing {
                 parent: &request.parent,

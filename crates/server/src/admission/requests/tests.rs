@@ -436,6 +436,45 @@ async fn a_client_on_a_slow_line_leaves_room_to_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_connection_that_has_all_it_may_is_told_so_and_keeps_nobody_from_their_time() {
+    let gate = Arc::new(Gate::new(16 << 20, 1 << 20, 16 << 20));
+    let streams = Arc::new(Streams::new(64 << 20));
+    let (slow, other) = (streams.connection(), streams.connection());
+    let mut loads: Vec<_> = (0..5).map(|_| has_begun(&gate, &slow, 1 << 20)).collect();
+    let refused = begins(&gate, &slow, 1 << 20).await.unwrap_err();
+    assert!(refused.message().contains("this connection"), "{refused}");
+    assert_eq!(gate.waits(Line::Large), 0);
+    assert!(!gate.large.was_short(), "a quarter is free");
+    // Where others have what it could have, that is a shortage.
+    loads.truncate(3);
+    let _theirs: Vec<_> = (0..3).map(|_| has_begun(&gate, &other, 1 << 20)).collect();
+    let refused = begins(&gate, &slow, 1 << 20).await.unwrap_err();
+    assert!(!refused.message().contains("this connection"), "{refused}");
+    assert_eq!(gate.waits(Line::Large), 1);
+    assert!(gate.large.was_short());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_lacks_what_reads_have_is_in_want_of_their_part() {
+    // Ten of the largest small messages.
+    let gate = Arc::new(Gate::new(4 << 20, 1 << 20, 4 << 20));
+    let streams = Arc::new(Streams::new(64 << 20));
+    let (reads, writes) = (streams.connection(), streams.connection());
+    let _reads: Vec<_> = (0..7).map(|_| has_begun(&gate, &reads, 64 << 10)).collect();
+    let write = || {
+        let hold = Hold::new(Some(Arc::clone(&gate)), Arc::clone(&writes), None);
+        let mut body = body_of(&gate, vec![head(64 << 10)], hold.clone()).of_write();
+        async move { body.frame().await.unwrap().map(|_| hold) }
+    };
+    let _written = [write().await.unwrap(), write().await.unwrap()];
+    let (of_reads, of_share) = (gate.waits(Line::Small), gate.small_writes.waits());
+    write().await.unwrap_err();
+    assert_eq!(gate.waits(Line::Small) - of_reads, 1, "reads that drip are in its way");
+    assert_eq!(gate.small_writes.waits(), of_share);
+    assert!(gate.small.was_short());
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_waits_for_its_connections_share_has_it_when_others_give_back_theirs() {
     let gate = Arc::new(Gate::new(16 << 20, 1 << 20, 16 << 20));
     let streams = Arc::new(Streams::new(64 << 20));

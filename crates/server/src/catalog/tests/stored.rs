@@ -138,6 +138,8 @@ fn table() -> TableRecord {
                     value_type: Some(sum()),
                 }),
                 gc_since_micros: 9_000,
+                created_at: 1 << 41,
+                dropped_at: 0,
             },
             FamilyRecord { name: "plain".to_owned(), id: 200, ..FamilyRecord::default() },
         ],
@@ -163,6 +165,7 @@ fn table() -> TableRecord {
         former_families: vec![FamilyRecord {
             name: "old".to_owned(),
             id: 2,
+            dropped_at: 1 << 42,
             ..FamilyRecord::default()
         }],
     }
