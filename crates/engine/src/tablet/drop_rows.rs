@@ -66,7 +66,13 @@ impl Tablet {
         }
         self.core.check_writable()?;
         self.check_room()?;
-        if self.version().excised().len() >= EXCISED_WAITING_MAX {
+        let version = self.version();
+        let stays = |older: &&Excised| !range.contains_range(&older.range);
+        if version.excised().iter().filter(stays).count() >= EXCISED_WAITING_MAX {
+            if self.view.load().waiting.is_empty() {
+                // Nothing else may come that has them looked at.
+                self.rotate_now();
+            }
             let text = format!(
                 "{EXCISED_WAITING_MAX} ranges of rows were dropped since memtables were flushed last; flushes are behind, or fail: the log tells why"
             );

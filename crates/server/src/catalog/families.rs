@@ -51,6 +51,14 @@ pub fn note_changed_rules(before: &TableRecord, after: &mut TableRecord, newest_
     }
 }
 
+/// Families without what is noted of them for a change stream that is no more, or another table's.
+pub fn without_positions(mut families: Vec<FamilyRecord>) -> Vec<FamilyRecord> {
+    for family in &mut families {
+        family.created_at = 0;
+    }
+    families
+}
+
 /// Notes of families that are new, and of those that are dropped, that they are so after this position: a change stream shows the deletion
 /// of a row for the families that there were then.
 pub fn note_positions(before: &TableRecord, after: &mut TableRecord, position: u64) {

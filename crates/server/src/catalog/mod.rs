@@ -259,7 +259,7 @@ impl<H: Host> Catalog<H> {
         let mut record = TableRecord {
             name: name.to_owned(),
             incarnation: self.rng.next_u64(),
-            families: from.families,
+            families: families::without_positions(from.families),
             next_family_id: from.next_family_id,
             created_micros: self.clock.now_micros(),
             restore_info: Some(restore_info),
@@ -354,7 +354,10 @@ impl<H: Host> Catalog<H> {
         let old = self.get(name)?;
         let mut record = change(&old.record)?.apart();
         families::note_changed_rules(&old.record, &mut record, self.newest_micros());
-        if old.record.change_stream_config.is_some() {
+        if old.record.change_stream_config.is_none() {
+            // A stream that begins now begins behind all of them.
+            record.families = families::without_positions(record.families);
+        } else {
             families::note_positions(&old.record, &mut record, self.host.position());
         }
         let schema = Arc::new(families::schema(&record)?);
