@@ -140,7 +140,7 @@ unit: ## the Rust tests, those of the benchmarks' reports and of the scripts tha
 	cd tests/clients/python/system && python3 -m unittest -q
 
 process: test-binary $(VENV)/.done ## what an operator meets: start, stop, damage, a full disk
-	HARNESS_BINARY="$(TEST_BINARY)" $(PYTHON) -m pytest -q -rs tests/process
+	HARNESS_BINARY="$(TEST_BINARY)" $(PYTHON) -m pytest -q tests/process
 
 crash: test-binary $(VENV)/.done ## SIGKILL the server under load, CRASH_ROUNDS times, and check every acknowledged write
 	$(PYTHON) tests/crash/crash.py --rounds $(CRASH_ROUNDS) --binary "$(TEST_BINARY)"

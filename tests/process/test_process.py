@@ -406,14 +406,14 @@ def test_a_full_disk_refuses_writes_serves_reads_and_goes_on_once_there_is_room(
     server = make_server("disk/data", prefix=inside, env=env)
     table = open_table(server.start())
 
-    def write(n):
-        table.mutate_row(f"r{n:05}", SetCell("f", "q", _noise(n), timestamp_micros=1000))
+    def write(n, **limits):
+        table.mutate_row(f"r{n:05}", SetCell("f", "q", _noise(n), timestamp_micros=1000), **limits)
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         written = 0
         while True:
-            # The one that the log has taken and has no room for.
-            met = pool.submit(write, written)
+            # The one that the log has taken and has no room for: it waits for as long as the rest takes.
+            met = pool.submit(write, written, operation_timeout=100, attempt_timeout=100)
             # A slow one is not held, and one that is held may go on once a flush that is under way has made room.
             while concurrent.futures.wait([met], timeout=3).not_done and metrics(server)['tepui_writes_held{reason="log"}'] != 1:
                 pass

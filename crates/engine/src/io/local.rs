@@ -780,6 +780,10 @@ mod tests {
     fn a_file_is_not_cut_before_that_is_synced() {
         // What is in /proc can be cut, without effect, and not synced.
         let path = Path::new("/proc/self/comm");
+        let cut = fs::OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(0));
+        if cut.is_err() {
+            return skip("this system has no file that can be cut and not synced");
+        }
         let error = LocalFiles::default().truncate(path, 0).unwrap_err();
         assert!(error.message().starts_with("sync /proc/self/comm: "), "{error}");
     }

@@ -47,6 +47,8 @@ pub struct Connection {
     /// What its requests have of the room for them, in units; and whose turn it is to wait until it may have more.
     pub(super) taken: Lines,
     pub(super) turns: Lines<Mutex<()>>,
+    /// How many of them have waited so far since it has as much as it may have, whatever others have.
+    pub(super) waits: Lines,
     /// Bytes of its answers that the transport has without having been asked when they were sent.
     pub(super) unpaced: AtomicU64,
     pub(super) closed: AtomicBool,
@@ -73,6 +75,7 @@ impl Connection {
             lines: Lines::default(),
             taken: Lines::default(),
             turns: Lines::default(),
+            waits: Lines::default(),
             unpaced: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             reader: AtomicWaker::new(),

@@ -390,34 +390,50 @@ impl Gate {
         until: Instant,
     ) -> Result<Claim, Status> {
         let Some(of) = connection else { return Ok(Claim { connection: None, line, units }) };
-        let turn = of.turns.of(line);
         let (pool, _) = self.pool(line);
-        let denied = match self.claim(line, units, connection) {
-            Ok(claim) if turn.try_lock().is_ok() => return Ok(claim),
-            // Behind another of the connection, which knows by what.
-            Ok(_) => Denied::Alone,
-            Err(denied) => denied,
-        };
-        let claimed = async {
-            let _turn = turn.lock().await;
-            let _for_share = Waiting::new(&pool.for_share);
-            loop {
-                let given_back = pool.given_back.notified();
-                // See `Pool::tell`.
-                fence(Ordering::SeqCst);
-                if let Ok(claim) = self.claim(line, units, connection) {
-                    return claim;
+        let _waiting = Waiting::new(&self.waiting);
+        let turn = timeout_at(until, of.turns.of(line).lock()).await;
+        let _turn = turn.map_err(|_| self.refuse())?;
+        let _for_share = Waiting::new(&pool.for_share);
+        // What it lacks may change meanwhile; whom it waits for is told once.
+        let (mut of_others, mut of_own): (Option<Wait<'_>>, bool) = (None, false);
+        loop {
+            let given_back = pool.given_back.notified();
+            // See `Pool::tell`.
+            fence(Ordering::SeqCst);
+            let denied = match self.claim(line, units, connection) {
+                Ok(claim) => {
+                    if let Some(wait) = of_others {
+                        wait.ends();
+                    }
+                    return Ok(claim);
                 }
-                given_back.await;
+                Err(denied) => denied,
+            };
+            match denied {
+                Denied::ForOthers(lacked) if of_others.is_none() => {
+                    lacked.waits.fetch_add(1, Ordering::Relaxed);
+                    of_others = Some(Wait { pool: lacked, is_in_vain: true });
+                }
+                Denied::Alone if !of_own => {
+                    of.waits.of(line).fetch_add(1, Ordering::Relaxed);
+                    of_own = true;
+                }
+                Denied::ForOthers(_) | Denied::Alone => {}
             }
-        };
-        match denied {
-            Denied::ForOthers(pool) => self.wait_for(pool, claimed, until).await,
-            // Nobody else lacks anything.
-            Denied::Alone => {
-                let _waiting = Waiting::new(&self.waiting);
-                timeout_at(until, claimed).await.map_err(|_| self.refuse_share())
+            if timeout_at(until, given_back).await.is_ok() {
+                continue;
             }
+            return Err(match denied {
+                Denied::ForOthers(_) => self.refuse(),
+                Denied::Alone => {
+                    // Nobody else lacks anything any more.
+                    if let Some(wait) = of_others {
+                        wait.ends();
+                    }
+                    self.refuse_share()
+                }
+            });
         }
     }
 
@@ -627,6 +643,13 @@ fn largest_message(held: u64) -> u64 {
 struct Wait<'a> {
     pool: &'a Pool,
     is_in_vain: bool,
+}
+
+impl Wait<'_> {
+    /// It was not in vain.
+    fn ends(mut self) {
+        self.is_in_vain = false;
+    }
 }
 
 impl Drop for Wait<'_> {
@@ -1010,7 +1033,9 @@ impl<B: Inbound> GatedBody<B> {
         }
         let message_bytes = u64::from(frame::message_bytes(self.header));
         let line = Line::of(message_bytes, self.is_write);
-        let waits = self.gate.waits(line);
+        // Those of its own connection too, for which it may be in the way where nobody else lacks anything.
+        let own = self.hold.connection().map_or(0, |of| of.waits.of(line).load(Ordering::Relaxed));
+        let waits = self.gate.waits(line).wrapping_add(own);
         let now = Instant::now();
         let lap = self.lap.get_or_insert(Lap { began: now, bytes: 0, waits });
         lap.bytes = lap.bytes.saturating_add(bytes as u64);

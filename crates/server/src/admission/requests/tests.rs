@@ -333,6 +333,15 @@ async fn drips(
     bytes: usize,
     drop_bytes: usize,
 ) -> (Result<(), tonic::Code>, u64) {
+    drips_in(gate, Hold::default(), bytes, drop_bytes).await
+}
+
+async fn drips_in(
+    gate: &Arc<Gate>,
+    hold: Hold,
+    bytes: usize,
+    drop_bytes: usize,
+) -> (Result<(), tonic::Code>, u64) {
     let whole = Bytes::from(message(bytes));
     let end = whole.len().min(1_000 + 100 * drop_bytes);
     let mut parts = vec![whole.slice(..1_000)];
@@ -343,7 +352,7 @@ async fn drips(
         parts.next().map(|part| (Ok::<_, Status>(Frame::data(part)), parts))
     });
     let body = http_body_util::StreamBody::new(Box::pin(dripping));
-    let body = GatedBody::new(body, (Arc::clone(gate), u64::MAX), Hold::default());
+    let body = GatedBody::new(body, (Arc::clone(gate), u64::MAX), hold);
     let began = Instant::now();
     let ended = body.collect().await.map(drop).map_err(|status| status.code());
     (ended, began.elapsed().as_secs() / 9)
@@ -388,6 +397,26 @@ async fn a_small_message_has_twenty_seconds_where_others_lack_its_room() {
     let (ended, drops) = tokio::select! { ended = dripping => ended, never = more => never };
     assert_eq!(ended, Err(tonic::Code::DeadlineExceeded));
     assert!(drops <= 5, "a sixth of it has come: {drops}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_drips_is_ended_where_its_own_connection_lacks_its_room() {
+    // Of which small messages have one MiB: ten of the largest.
+    let gate = Arc::new(Gate::new(4 << 20, 1 << 20, 4 << 20));
+    let streams = Arc::new(Streams::new(64 << 20));
+    let mine = streams.connection();
+    let _others: Vec<_> = (0..6).map(|_| has_begun(&gate, &mine, 64 << 10)).collect();
+    let more = async {
+        loop {
+            drop(begins(&gate, &mine, 64 << 10).await);
+            tokio::time::sleep(REQUEST_BODY_PAUSE).await;
+        }
+    };
+    let hold = Hold::new(Some(Arc::clone(&gate)), Arc::clone(&mine), None);
+    let dripping = drips_in(&gate, hold, 64 << 10, 2 << 10);
+    let (ended, _) = tokio::select! { biased; ended = dripping => ended, never = more => never };
+    assert_eq!(ended, Err(tonic::Code::DeadlineExceeded));
+    assert_eq!(gate.waits(Line::Small), 0, "nobody else lacks anything");
 }
 
 /// A request of a connection that begins a message of so many bytes.
