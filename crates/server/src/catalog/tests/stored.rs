@@ -24,6 +24,9 @@ use crate::page_tokens::hex;
 /// A line for each entry: its key and, in hexadecimal digits, its value.
 const STORED: &str = include_str!("../testdata/entries.hex");
 
+/// The same of earlier versions, where a field came since: such entries are read, and not written any more.
+const EARLIER: &str = include_str!("../testdata/earlier.hex");
+
 const TABLE: &str = "projects/p/instances/i/tables/t";
 
 fn entries() -> impl Iterator<Item = (&'static str, &'static str)> {
@@ -176,6 +179,16 @@ fn a_table_on_a_disk_is_read_as_it_was_written() {
     let key = format!("tables/{TABLE}");
     assert_eq!(hex(&table().encode_versioned()), digits(&key));
     assert_eq!(TableRecord::decode_versioned(&key, &unhex(digits(&key))).unwrap(), table());
+}
+
+#[test]
+fn a_table_from_before_families_had_places_in_the_history_is_read() {
+    let (key, digits) = EARLIER.trim_end().split_once(' ').unwrap();
+    let mut expected = table();
+    for family in expected.families.iter_mut().chain(&mut expected.former_families) {
+        (family.created_at, family.dropped_at) = (0, 0);
+    }
+    assert_eq!(TableRecord::decode_versioned(key, &unhex(digits)).unwrap(), expected);
 }
 
 #[test]
