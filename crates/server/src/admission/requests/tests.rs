@@ -1,12 +1,16 @@
 //! Requests at the gate: what passes, what waits, what is refused, and who holds the room.
 
+use std::task::{Context, Poll};
+
 use super::super::{Arrived, Gated, Streams};
 use super::*;
 use crate::call::Terms;
 use crate::grpc::Request;
-use crate::limits::CLOSE_STALLED_AFTER;
+use crate::limits::{CLOSE_STALLED_AFTER, REQUEST_BODY_PAUSE, REQUEST_HEAD_PAUSE};
 use crate::metrics::rpc::{self, CoreRpcs};
+use bytes::Bytes;
 use futures::FutureExt as _;
+use http_body::Frame;
 use http_body_util::BodyExt as _;
 use hyper::service::Service as _;
 
