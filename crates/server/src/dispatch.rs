@@ -3,13 +3,10 @@
 //! that they are of, with several boxes and clones for each request.
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use futures::future::{BoxFuture, Either};
-use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt as _;
 use hyper::service::Service;
 use tepui_bigtable::error::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -106,32 +103,6 @@ impl Others {
     }
 }
 
-/// The body of an answer that has a place until it was taken, or nobody waits for it.
-struct Placed {
-    inner: Body,
-    _place: OwnedSemaphorePermit,
-}
-
-impl HttpBody for Placed {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        Pin::new(&mut self.inner).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
-    }
-}
-
 impl<B: Inbound> Service<http::Request<Arrived<B>>> for Others {
     type Response = http::Response<Reply>;
     type Error = Infallible;
@@ -148,9 +119,13 @@ impl<B: Inbound> Service<http::Request<Arrived<B>>> for Others {
         let answer = tonic::codegen::Service::call(&mut self.routes.clone(), request);
         Box::pin(async move {
             let answer = answer.await?;
-            let answer = answer.map(|inner| match place {
-                Some(place) => Body::new(Placed { inner, _place: place }),
-                None => inner,
+            // Until all of it was taken, or nobody waits for it, it has its place.
+            let answer = answer.map(|body| match place {
+                Some(place) => Body::new(body.map_frame(move |frame| {
+                    let _held = &place;
+                    frame
+                })),
+                None => body,
             });
             // The library does so without a word.
             let is_unknown = Status::from_header_map(answer.headers())

@@ -221,7 +221,7 @@ fn retry_info(after: Duration) -> prost_types::Any {
     prost_types::Any { type_url: RETRY_INFO_TYPE.to_owned(), value: info.encode_to_vec() }
 }
 
-/// The status of a request whose work panicked; the panic is on stderr.
+/// The status of a request whose work panicked; the log has the panic.
 pub fn panicked() -> Status {
     Status::internal("the request failed unexpectedly; see the server's log")
 }
