@@ -358,15 +358,18 @@ impl Table {
         let lock = tablet.lock_row(row).await;
         let matched = async {
             let projection = predicate.projection();
-            // Its room is for as long as the row is looked at.
-            let (found, _room) = tablet.read_locked_row(row, projection).await?;
+            let (found, room) = tablet.read_locked_row(row, projection).await?;
             match found {
                 None => Ok(false),
                 Some(found) => match predicate.pace_of(&found) {
                     Pace::Short => predicate.passes_any(found, &families, self.rng.as_ref()),
                     pace => {
                         let (families, rng) = (families.clone(), Arc::clone(&self.rng));
-                        let passes = move || predicate.passes_any(found, &families, rng.as_ref());
+                        // Its room is for as long as the row is looked at, though nobody may wait for what comes of it.
+                        let passes = move || {
+                            let _room = room;
+                            predicate.passes_any(found, &families, rng.as_ref())
+                        };
                         // Boxed, so that requests for other rows stay small.
                         Box::pin(pace.carry_out(Some(tablet.id()), passes)).await?
                     }

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -953,6 +954,100 @@ async fn a_bulk_is_let_in_or_refused_once_and_what_its_tablet_has_no_room_for_is
     let kinds: Vec<_> = failed.iter().map(|(index, error)| (*index, error.kind())).collect();
     assert_eq!(kinds, [(0, Code::InvalidArgument)]);
     drop(go);
+    engine.close().unwrap();
+}
+
+/// Hands on what it is given.
+#[derive(Debug)]
+struct Handing(tokio::sync::mpsc::UnboundedSender<Work>);
+
+type Work = Box<dyn FnOnce() + Send>;
+
+impl aside::Helper for Handing {
+    fn carry_out(&self, _: Option<TabletId>, work: Work) {
+        self.0.send(work).unwrap();
+    }
+
+    fn patience(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// Chance that keeps whoever asks for it until it is told to go on.
+#[derive(Debug)]
+struct Waited {
+    asked: mpsc::Sender<()>,
+    goes_on: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Rng for Waited {
+    fn next_u64(&self) -> u64 {
+        self.asked.send(()).unwrap();
+        self.goes_on.lock().unwrap().recv().unwrap();
+        0
+    }
+}
+
+#[tokio::test]
+async fn the_room_of_a_row_that_is_looked_at_is_not_for_others_though_its_client_is_gone() {
+    let env = Fixture::new(&[]).env.clone();
+    let options = EngineOptions {
+        memtable_bytes: 4 << 20,
+        memtables_total_bytes: 16 << 20,
+        ..Default::default()
+    };
+    let engine = open(&env, options);
+    let tablets = vec![engine.create_tablet(RowRange::all()).unwrap()];
+    let ((asked, is_asked), (go_on, goes_on)) = (mpsc::channel(), mpsc::channel());
+    let rng = Arc::new(Waited { asked, goes_on: Mutex::new(goes_on) });
+    let table = Table::new("t", tablets, schema(), Arc::clone(&env.clock), rng).unwrap();
+    for row in ["a", "b"] {
+        let value = vec![b'v'; 300 << 10];
+        let request = v2::MutateRowRequest {
+            row_key: row.into(),
+            mutations: mutations(vec![set("f", "q", 0, value)]),
+            ..Default::default()
+        };
+        table.mutate_row(&request, None).await.unwrap();
+    }
+    let (give, mut given) = tokio::sync::mpsc::unbounded_channel();
+    let _lent = aside::lend(Arc::new(Handing(give)));
+    let filter = |filter| v2::RowFilter { filter: Some(filter) };
+    let filters = vec![
+        filter(v2::row_filter::Filter::ValueRegexFilter("v*w?".into())),
+        filter(v2::row_filter::Filter::RowSampleFilter(0.5)),
+    ];
+    let by_chance = filter(v2::row_filter::Filter::Chain(v2::row_filter::Chain { filters }));
+    let request = |row| check(row, Some(by_chance.clone()), vec![set("f", "q", 0, "x")], vec![]);
+
+    let first = request("a");
+    let thread = {
+        let mut first = pin!(table.check_and_mutate_row(&first));
+        let work = tokio::select! {
+            ended = &mut first => panic!("{ended:?}"),
+            work = given.recv() => work.unwrap(),
+        };
+        let thread = ThreadSpawner.spawn("helper", work).unwrap();
+        is_asked.recv().unwrap();
+        thread
+    };
+    // It is looked at, and nobody waits for what comes of it.
+    let second = request("b");
+    let mut second = pin!(table.check_and_mutate_row(&second));
+    for _ in 0..100 {
+        assert!(futures::poll!(&mut second).is_pending());
+        assert!(given.try_recv().is_err(), "there is no room for a second row");
+        tokio::task::yield_now().await;
+    }
+    go_on.send(()).unwrap();
+    let work = tokio::select! {
+        ended = &mut second => panic!("{ended:?}"),
+        work = given.recv() => work.unwrap(),
+    };
+    go_on.send(()).unwrap();
+    work();
+    assert!(second.await.unwrap().predicate_matched);
+    thread.join();
     engine.close().unwrap();
 }
 

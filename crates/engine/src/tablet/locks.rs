@@ -19,6 +19,10 @@ use xxhash_rust::xxh3::xxh3_64;
 /// read; more only cost memory (about 64 bytes each).
 const ROW_LOCK_STRIPES: usize = 1024;
 
+/// How often all locks are tried for without waiting, once nobody holds one from before: each time there may be a new holder of seconds, for whom nobody else
+/// is to wait. More would keep a drop from its end beside writers that never rest; with fewer it would wait for some of them with all others in hand.
+const LOCK_ALL_TRIES: usize = 16;
+
 /// The lock table of one tablet. Made with the first lock: thousands of tablets may be idle, or deleted and kept for a while.
 #[derive(Debug, Default)]
 pub(crate) struct RowLocks {
@@ -87,17 +91,32 @@ impl RowLocks {
     }
 
     /// Waits until nobody holds a row's lock, and excludes all writes while the locks live. Taken in
-    /// order, so two that take all of them do not wait for each other in a circle. Who holds one now may do so for seconds: that is waited for
-    /// first, with none of the others in hand.
+    /// order, so two that take all of them do not wait for each other in a circle. Who holds one may do so for seconds: that is waited for
+    /// with none of the others in hand, those that took one meanwhile included, as far as there is an end of them.
     pub(super) async fn lock_all(&self) -> Vec<RowLock> {
         for stripe in self.stripes() {
             drop(stripe.write_arc().await);
+        }
+        for _ in 0..LOCK_ALL_TRIES {
+            match self.try_lock_all() {
+                Ok(locks) => return locks,
+                Err(held) => drop(held.write_arc().await),
+            }
         }
         let mut locks = Vec::with_capacity(ROW_LOCK_STRIPES);
         for stripe in self.stripes() {
             locks.push(RowLock { _guard: stripe.write_arc().await });
         }
         locks
+    }
+
+    /// All of them, or the first that somebody holds.
+    fn try_lock_all(&self) -> Result<Vec<RowLock>, &Arc<RwLock<()>>> {
+        let lock = |stripe| match RwLock::try_write_arc(stripe) {
+            Some(guard) => Ok(RowLock { _guard: guard }),
+            None => Err(stripe),
+        };
+        self.stripes().iter().map(lock).collect()
     }
 }
 
@@ -137,7 +156,14 @@ mod tests {
         for row in &rows {
             assert!(locks.lock(row.as_bytes()).now_or_never().is_some(), "{row}");
         }
+        // Who takes one that was waited for already is waited for in the same way.
+        let held_meanwhile = locks.lock(rows[3].as_bytes()).now_or_never().unwrap();
         drop(held);
+        assert!(all.as_mut().now_or_never().is_none());
+        for row in rows.iter().filter(|row| **row != rows[3]).chain([&last]) {
+            assert!(locks.lock(row.as_bytes()).now_or_never().is_some(), "{row}");
+        }
+        drop(held_meanwhile);
         let all = all.now_or_never().unwrap();
         assert!(locks.lock(last.as_bytes()).now_or_never().is_none());
         drop(all);
