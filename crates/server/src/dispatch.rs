@@ -16,9 +16,9 @@ use tonic::service::Routes;
 use tonic::{Code, Status};
 
 use crate::admission::ungated::STREAMS;
-use crate::admission::{Arrived, Inbound};
+use crate::admission::{Arrived, Connection, Inbound};
 use crate::grpc::{Answer, Reply, no_rpc};
-use crate::limits::{REFLECTION_RETRY, REFLECTION_STREAMS_MAX};
+use crate::limits::{HEALTH_WATCHES_MAX, PLACES_RETRY, REFLECTION_STREAMS_MAX};
 use crate::status::from_error;
 
 /// A service before others. Cheap to clone: every connection has one.
@@ -68,26 +68,61 @@ pub struct Others {
     places: Places,
 }
 
-/// How many streams of reflection there may be.
+/// The path of requests whose answers are streams without an end.
+const WATCH: &str = "/grpc.health.v1.Health/Watch";
+
+/// How many streams of reflection there may be, and of health.
 #[derive(Debug, Clone)]
-pub struct Places(Arc<Semaphore>);
+pub struct Places {
+    reflection: Arc<Semaphore>,
+    /// Watches beyond the one that each connection may have.
+    watches: Arc<Semaphore>,
+}
+
+/// A stream's place, until it is dropped.
+enum Place {
+    /// One of those that all share.
+    Shared { _permit: OwnedSemaphorePermit },
+    /// That of the only watch of its connection.
+    Own(Arc<Connection>),
+}
 
 impl Default for Places {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(REFLECTION_STREAMS_MAX)))
+        Self {
+            reflection: Arc::new(Semaphore::new(REFLECTION_STREAMS_MAX)),
+            watches: Arc::new(Semaphore::new(HEALTH_WATCHES_MAX)),
+        }
     }
 }
 
 impl Places {
     /// A place for a request to a path, where it needs one.
-    fn of(&self, path: &str) -> Result<Option<OwnedSemaphorePermit>, Status> {
-        if !path.starts_with(STREAMS) {
+    fn of(&self, path: &str, connection: &Arc<Connection>) -> Result<Option<Place>, Status> {
+        let (places, what) = if path.starts_with(STREAMS) {
+            (&self.reflection, "too many streams of reflection are open")
+        } else if path != WATCH {
             return Ok(None);
+        } else if connection.begin_watch() {
+            return Ok(Some(Place::Own(Arc::clone(connection))));
+        } else {
+            (
+                &self.watches,
+                "too many watches of health are open; one for each connection is enough",
+            )
+        };
+        match Arc::clone(places).try_acquire_owned() {
+            Ok(permit) => Ok(Some(Place::Shared { _permit: permit })),
+            Err(_) => Err(from_error(&Error::overloaded(what, PLACES_RETRY))),
         }
-        Arc::clone(&self.0).try_acquire_owned().map(Some).map_err(|_| {
-            let what = "too many streams of reflection are open";
-            from_error(&Error::overloaded(what, REFLECTION_RETRY))
-        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Self::Own(connection) = self {
+            connection.end_watch();
+        }
     }
 }
 
@@ -110,7 +145,7 @@ impl<B: Inbound> Service<http::Request<Arrived<B>>> for Others {
 
     fn call(&self, request: http::Request<Arrived<B>>) -> Self::Future {
         let path = request.uri().path().to_owned();
-        let place = match self.places.of(&path) {
+        let place = match self.places.of(&path, &request.body().connection) {
             Ok(place) => place,
             Err(refusal) => return Box::pin(std::future::ready(Ok(refusal.into_http()))),
         };

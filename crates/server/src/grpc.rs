@@ -183,6 +183,11 @@ impl<M: Framed + 'static> Made<M> {
         self.bytes
     }
 
+    /// Whether it is one, of which the transport has all once it has any.
+    pub fn is_one(&self) -> bool {
+        self.frames.len() <= 1
+    }
+
     /// An answer of them, which keeps this until they were taken, and is with its client since the last was asked for.
     pub fn keep(
         self,
@@ -462,7 +467,7 @@ impl<'a> Unary<'a> {
         room.leave_turn();
         let response = call.await?;
         let bytes = response.get_ref().encoded_len() as u64;
-        if !admission::Answer::is_over_at_once(bytes) {
+        if !room.is_over_at_once(bytes) {
             room.cover(bytes).await.map_err(|error| from_error(&error))?;
             self.room = Some(room);
         }
@@ -480,7 +485,7 @@ impl<'a> Unary<'a> {
                     room.park(None, recorder.now_micros());
                     Some(room)
                 }
-                None if admission::Answer::is_over_at_once(bytes) => None,
+                None if hold.is_over_at_once(bytes) => None,
                 None => hold.answer().map(|mut answer| {
                     answer.made(bytes, recorder.now_micros());
                     answer

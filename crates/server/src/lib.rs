@@ -48,6 +48,7 @@ pub mod rpcs;
 pub mod runtime;
 pub mod server;
 pub mod services;
+mod serving;
 pub mod signals;
 pub mod status;
 pub mod workers;

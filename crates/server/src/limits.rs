@@ -19,8 +19,13 @@ pub const UNGATED_MESSAGE_BYTES_MAX: usize = 4 << 10;
 /// they keep more than the 32 MiB of the process bear.
 pub const REFLECTION_STREAMS_MAX: usize = 64;
 
-/// When to try again where there are as many: such a stream is mostly over within a second.
-pub const REFLECTION_RETRY: Duration = Duration::from_secs(1);
+/// Watches of health on all connections, at most, beyond one on each, which clients that choose a server by them have. Each takes eleven kilobytes, for as
+/// long as its client likes, and nobody counts them. Fewer, and proxies with many clients on a connection find none; more, and they keep more
+/// than a few megabytes.
+pub const HEALTH_WATCHES_MAX: usize = 256;
+
+/// When to try again where there are as many streams as may be: one of reflection is mostly over within a second.
+pub const PLACES_RETRY: Duration = Duration::from_secs(1);
 
 /// Bytes of one message of a `MutateRows` response, at most. Well under the 4 MiB that clients accept, and
 /// enough for all statuses of an ordinary batch in one message.
@@ -305,9 +310,24 @@ pub const UNPACED_BYTES_MAX: usize = 96 << 10;
 /// counts it. A dozen first messages of scans; more, and such clients have more; less, and reads side by side wait for the socket one by one.
 pub const UNPACED_CONNECTION_BYTES_MAX: u64 = 1 << 20;
 
-/// Bytes of an answer that are not counted there: to count costs an allocation, of which answers of a few rows are to have none. As much as
-/// the heads of a thousand requests on a connection, which nobody counts either.
-pub const UNCOUNTED_BYTES_MAX: usize = 8 << 10;
+/// Bytes of an answer that are not counted there, at most: to count costs an allocation, of which answers of a few rows are to have none. Less where there
+/// are many connections, so that all of them have no more that way than [`LOOSE_PART`] lets them have.
+pub const UNCOUNTED_BYTES_MAX: u64 = 8 << 10;
+
+/// The part of the budget of answers that may be in memory beside it, of small answers that are over and have not left, and as much again of requests that are
+/// only a head. Larger, and many clients which read nothing take what the allocator has for itself; smaller, and a
+/// burst of small answers is charged and looked for one by one.
+pub const LOOSE_PART: u64 = 4;
+
+/// Bytes of either that a connection has as its own: what it takes for itself anyway ([`CONNECTION_BYTES`]). A few answers; with more, all
+/// connections could have more than memory has for them.
+pub const LOOSE_OWN_BYTES: u64 = CONNECTION_BYTES;
+
+/// Bytes that a request takes before its message comes: its stream and its task, and as much of headers as clients send.
+pub const REQUEST_HEAD_BYTES: u64 = 3 << 10;
+
+/// When to try again where there are too many of these: messages mostly come with the head.
+pub const LOOSE_RETRY: Duration = Duration::from_secs(1);
 
 /// Bytes of the last message of an answer with which that is over when the message is made, and keeps nothing however long its client
 /// takes: fewer. With a larger one it is there until that was taken. More would let each
@@ -421,6 +441,14 @@ pub const PREFACE_TIMEOUT: Duration = Duration::from_secs(20);
 /// what was sent before, is answered by a reset, with which the system drops what has not left. A few round trips; longer, and stops
 /// wait for clients that keep such connections.
 pub const LINGER: Duration = Duration::from_secs(1);
+
+/// How long nothing must have been asked on a connection for it to give its place to another, where there is none left. Longer than clients are quiet that are in
+/// use; with less, those would connect again and again. More, and one that leaks connections keeps others out for longer.
+pub const REST: Duration = Duration::from_mins(1);
+
+/// For how long somebody who found no place is taken to want one still: longer than clients wait before they try again at first, and shorter than
+/// those take to come back that have given up.
+pub const PLACE_WANTED: Duration = Duration::from_secs(10);
 
 /// How long a connection is quiet before it is probed, so that dead peers free their streams.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_mins(1);

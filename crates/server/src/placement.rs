@@ -11,16 +11,18 @@
 //! system has none for a connection, a core accepts none for a moment.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::{Either, ready};
 use futures::{Stream, StreamExt as _};
 use rustix::io::Errno;
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::futures::OwnedNotified;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 
-use crate::limits::ACCEPT_PAUSE;
+use crate::limits::{ACCEPT_PAUSE, PLACE_WANTED};
 
 /// Connections that are on their way to a core, at most; further ones stay with the core that accepted them.
 const ARRIVING_MAX: usize = 256;
@@ -39,6 +41,13 @@ pub struct Door {
 pub struct Connections {
     max: usize,
     open: AtomicUsize,
+    /// Where connections that rest wait until their places are wanted.
+    line: Arc<Notify>,
+    /// When somebody found no room last.
+    wanted: Mutex<Option<Instant>>,
+    gave_way: AtomicU64,
+    /// Those of them that have not left yet.
+    leaving: AtomicUsize,
     refused: AtomicU64,
     not_accepted: AtomicU64,
     silent: AtomicU64,
@@ -51,6 +60,8 @@ pub struct ConnectionFigures {
     pub open: u64,
     /// Connections that were closed as they came in, since there were too many.
     pub refused: u64,
+    /// Connections that were closed to make room for these, since nothing was asked on them.
+    pub gave_way: u64,
     /// Attempts to accept one for which the system had no descriptor or memory.
     pub not_accepted: u64,
     /// Connections that were closed since nobody began to speak HTTP/2 on them.
@@ -80,6 +91,10 @@ impl Connections {
         Arc::new(Self {
             max,
             open: AtomicUsize::new(0),
+            line: Arc::default(),
+            wanted: Mutex::new(None),
+            gave_way: AtomicU64::new(0),
+            leaving: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
             not_accepted: AtomicU64::new(0),
             silent: AtomicU64::new(0),
@@ -96,6 +111,7 @@ impl Connections {
         ConnectionFigures {
             open: self.open.load(Ordering::Relaxed) as u64,
             refused: self.refused.load(Ordering::Relaxed),
+            gave_way: self.gave_way.load(Ordering::Relaxed),
             not_accepted: self.not_accepted.load(Ordering::Relaxed),
             silent: self.silent.load(Ordering::Relaxed),
         }
@@ -106,9 +122,56 @@ impl Connections {
         if self.open.fetch_add(1, Ordering::Relaxed) >= self.max {
             self.open.fetch_sub(1, Ordering::Relaxed);
             self.refused.fetch_add(1, Ordering::Relaxed);
+            // It will try again.
+            *self.wanted() = Some(Instant::now());
+            self.line.notify_one();
             return None;
         }
         Some(Ticket(Arc::clone(self)))
+    }
+
+    /// A place at the end of the line of those that rest; resolves when it is at its head and somebody found no room.
+    pub fn line(&self) -> OwnedNotified {
+        Arc::clone(&self.line).notified_owned()
+    }
+
+    /// Has one that rests leave, where somebody found no room of late and there is none in sight.
+    pub fn give_way(self: &Arc<Self>) -> Option<Leaving> {
+        let was_wanted = self.wanted().is_some_and(|at| at.elapsed() < PLACE_WANTED);
+        let leaving = self.leaving.load(Ordering::Relaxed);
+        if !was_wanted || self.open.load(Ordering::Relaxed) < self.max + leaving {
+            return None;
+        }
+        self.gave_way.fetch_add(1, Ordering::Relaxed);
+        self.leaving.fetch_add(1, Ordering::Relaxed);
+        Some(Leaving(Arc::clone(self)))
+    }
+
+    /// The lock is held for no more than a look.
+    fn wanted(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place that is never given back; `false` where there is none.
+    #[cfg(test)]
+    pub(crate) fn take_for_good(self: &Arc<Self>) -> bool {
+        self.admit().map(std::mem::forget).is_some()
+    }
+
+    /// Gives such a place back.
+    #[cfg(test)]
+    pub(crate) fn give_back_one(&self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A connection that gives its place up, until it has left.
+#[derive(Debug)]
+pub struct Leaving(Arc<Connections>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.leaving.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -150,6 +213,11 @@ impl Door {
             Self { cores, connections, index, arriving }
         };
         receivers.into_iter().enumerate().map(door).collect()
+    }
+
+    /// The connections of all cores.
+    pub fn all_connections(&self) -> &Arc<Connections> {
+        &self.connections
     }
 
     /// The connections that this core serves, of those that it accepts and those that others hand to it.

@@ -15,7 +15,6 @@ use hyper::rt::Executor as _;
 use hyper::server::conn::http2;
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use pin_project_lite::pin_project;
 use tepui_bigtable::activity::{self, Working};
 use tepui_engine::io::IoEngine;
@@ -25,7 +24,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tonic::transport::server::TcpIncoming;
 
-use crate::admission::{Accepted, Arrived, Connection, Paced, Streams};
+use crate::admission::{Accepted, Arrived, Connection, Paced, Streams, UnderWay};
 use crate::grpc::{Answer, Reply};
 use crate::limits::{
     BAD_FRAMES_MAX, CONNECTION_WINDOW_BYTES, CONNECTION_WINDOW_BYTES_MIN, CONNECTION_WINDOW_PART,
@@ -33,6 +32,7 @@ use crate::limits::{
     STREAM_WINDOW_PART, STREAMS_PER_CONNECTION_MAX,
 };
 use crate::placement::Door;
+use crate::serving::{Protocol, Serving};
 
 /// Told once: true when it is time. A sender that is gone counts as told.
 pub type Signal = watch::Receiver<bool>;
@@ -168,8 +168,8 @@ impl<S: Serves> Service<http::Request<Incoming>> for Front<S> {
     fn call(&self, request: http::Request<Incoming>) -> Self::Future {
         let connection = Arc::clone(&self.connection);
         let request = request.map(|body| Arrived { body, connection });
-        let connection = Arc::clone(&self.connection);
-        Answering { answer: self.services.call(request), connection }
+        let begun = Some(self.connection.begin());
+        Answering { answer: self.services.call(request), begun }
     }
 }
 
@@ -178,7 +178,7 @@ pin_project! {
     struct Answering<F> {
         #[pin]
         answer: F,
-        connection: Arc<Connection>,
+        begun: Option<UnderWay>,
     }
 }
 
@@ -188,8 +188,8 @@ impl<F: Future<Output = Answer>> Future for Answering<F> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let answer = ready!(this.answer.poll(context))?;
-        let paced = |body| Paced::new(body, Arc::clone(this.connection));
-        Poll::Ready(Ok(answer.map(paced)))
+        let begun = this.begun.take().expect("a call is answered once");
+        Poll::Ready(Ok(answer.map(|body| Paced::new(body, begun))))
     }
 }
 
@@ -229,9 +229,13 @@ impl<S: Serves> Core<S> {
             .with_nodelay(Some(true))
             .with_keepalive(Some(KEEPALIVE_INTERVAL));
         let Core { services, streams, windows, door, .. } = self;
+        let all = Arc::clone(door.all_connections());
         let mut incoming = door.connections(incoming).take_until(Box::pin(given(drain.clone())));
         let (tasks, transport) = (TokioExecutor::new(), transport(windows));
-        let draining = GracefulShutdown::new();
+        // The core's own: each poll of a connection looks whether it was given.
+        let (stop, stopping) = watch::channel(false);
+        // Nothing is ever told but that all are over.
+        let (any_is_served, is_served) = watch::channel(());
         while let Some(accepted) = incoming.next().await {
             let accepted = match accepted {
                 Ok((stream, seat)) => {
@@ -244,19 +248,28 @@ impl<S: Serves> Core<S> {
                 }
             };
             let connection = Arc::clone(accepted.connection());
-            let front = Front { services: services.clone(), connection };
+            let front = Front { services: services.clone(), connection: Arc::clone(&connection) };
             let served = transport.serve_connection(TokioIo::new(accepted), front);
-            let served = draining.watch(served);
-            tasks.execute(async {
+            let served = Serving::new(served, connection, Arc::clone(&all), stopping.clone());
+            let is_served = is_served.clone();
+            tasks.execute(async move {
                 if let Err(error) = served.await {
                     tracing::debug!(%error, "a connection ended");
                 }
+                drop(is_served);
             });
         }
         // Nobody is to wait for an answer at a socket that nobody accepts from.
-        drop(incoming);
-        draining.shutdown().await;
+        drop((incoming, is_served));
+        stop.send_replace(true);
+        any_is_served.closed().await;
         Ok(())
+    }
+}
+
+impl<S: Serves> Protocol for http2::Connection<TokioIo<Accepted>, Front<S>, TokioExecutor> {
+    fn end(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
     }
 }
 

@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Sleep;
 
+use super::loose::OwnLoose;
 use super::requests::Lines;
 use super::streams::Expected;
 use super::{Answer, Hold, Streams};
@@ -49,8 +50,13 @@ pub struct Connection {
     pub(super) turns: Lines<Mutex<()>>,
     /// How many of them have waited so far since it has as much as it may have, whatever others have.
     pub(super) waits: Lines,
-    /// Bytes of its answers that the transport has without having been asked when they were sent.
-    pub(super) unpaced: AtomicU64,
+    /// Bytes that it has in memory without room for them ([`super::loose`]).
+    pub(super) loose: OwnLoose,
+    /// Requests that it has had, and those that are under way.
+    requests: AtomicU64,
+    under_way: AtomicU64,
+    /// It has the watch of health that each may have.
+    watches: AtomicBool,
     pub(super) closed: AtomicBool,
     reader: AtomicWaker,
 }
@@ -63,6 +69,7 @@ impl Connection {
         kept_units: u32,
         share_bytes: u64,
     ) -> Arc<Self> {
+        streams.loose.connected();
         Arc::new(Self {
             uncovered: AtomicU64::new(0),
             share_bytes,
@@ -76,10 +83,40 @@ impl Connection {
             taken: Lines::default(),
             turns: Lines::default(),
             waits: Lines::default(),
-            unpaced: AtomicU64::new(0),
+            loose: OwnLoose::default(),
+            requests: AtomicU64::new(0),
+            under_way: AtomicU64::new(0),
+            watches: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             reader: AtomicWaker::new(),
         })
+    }
+
+    /// A request begins, which is under way until this is dropped.
+    pub fn begin(self: &Arc<Self>) -> UnderWay {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        UnderWay(Arc::clone(self))
+    }
+
+    /// Requests that it has had so far.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Whether none is under way, and it has had so many and no more.
+    pub fn rests_since(&self, requests: u64) -> bool {
+        self.under_way.load(Ordering::Relaxed) == 0 && self.requests() == requests
+    }
+
+    /// Takes the place of the watch that each connection may have; `false` where it has one.
+    pub fn begin_watch(&self) -> bool {
+        !self.watches.swap(true, Ordering::Relaxed)
+    }
+
+    /// Gives it back.
+    pub fn end_watch(&self) {
+        self.watches.store(false, Ordering::Relaxed);
     }
 
     /// An answer to a request of it that holds this.
@@ -99,6 +136,29 @@ impl Connection {
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.reader.wake();
+    }
+}
+
+/// A request of a connection that is under way.
+#[derive(Debug)]
+pub struct UnderWay(Arc<Connection>);
+
+impl UnderWay {
+    /// Its connection.
+    pub fn connection(&self) -> &Arc<Connection> {
+        &self.0
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.streams.loose.disconnected();
     }
 }
 

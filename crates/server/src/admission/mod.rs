@@ -15,13 +15,14 @@
 
 pub mod connection;
 pub mod gated;
+mod loose;
 pub mod paced;
 pub mod rate;
 pub mod requests;
 pub mod streams;
 pub mod ungated;
 
-pub use connection::{Accepted, Arrived, Connection};
+pub use connection::{Accepted, Arrived, Connection, UnderWay};
 pub use gated::Gated;
 pub use paced::Paced;
 pub use requests::{Gate, GatedBody, Hold, Inbound};

@@ -19,47 +19,46 @@ use bytes::Bytes;
 use futures::task::AtomicWaker;
 use http_body::{Body, Frame, SizeHint};
 
-use super::Connection;
-use crate::limits::{UNCOUNTED_BYTES_MAX, UNPACED_BYTES_MAX, UNPACED_CONNECTION_BYTES_MAX};
+use super::UnderWay;
+use super::loose::Loose;
+use crate::limits::UNPACED_BYTES_MAX;
 
 /// A body whose next frame comes when the last ones, if these are large, were sent.
 #[derive(Debug)]
 pub struct Paced<B> {
     inner: B,
-    connection: Arc<Connection>,
+    request: UnderWay,
     /// Bytes of the frames since the last of which it is known that it was sent.
     unpaced_bytes: usize,
     /// Of these, since the last that the connection counts.
-    uncounted_bytes: usize,
+    uncounted_bytes: u64,
     /// Since the first large frame.
     transit: Option<Arc<Transit>>,
 }
 
 impl<B> Paced<B> {
-    /// Paces this body of an answer on a connection.
-    pub fn new(inner: B, connection: Arc<Connection>) -> Self {
-        Self { inner, connection, unpaced_bytes: 0, uncounted_bytes: 0, transit: None }
+    /// Paces this body of an answer to a request.
+    pub fn new(inner: B, request: UnderWay) -> Self {
+        Self { inner, request, unpaced_bytes: 0, uncounted_bytes: 0, transit: None }
     }
 
     /// The same bytes; where they are many with those before them, or with those of the connection's other answers, it is known when they are gone.
     fn send(&mut self, bytes: Bytes) -> Bytes {
         self.unpaced_bytes = self.unpaced_bytes.saturating_add(bytes.len());
-        self.uncounted_bytes = self.uncounted_bytes.saturating_add(bytes.len());
-        let of_connection = self.connection.unpaced.load(Ordering::Relaxed);
-        if self.unpaced_bytes > UNPACED_BYTES_MAX || of_connection > UNPACED_CONNECTION_BYTES_MAX {
+        self.uncounted_bytes = self.uncounted_bytes.saturating_add(bytes.len() as u64);
+        let connection = self.request.connection();
+        if self.unpaced_bytes > UNPACED_BYTES_MAX || connection.leaves_too_much() {
             // What was before it will have gone, too.
             (self.unpaced_bytes, self.uncounted_bytes) = (0, 0);
             let transit = Arc::clone(self.transit.get_or_insert_default());
             transit.is_under_way.store(true, Ordering::Relaxed);
             return Bytes::from_owner(Sending { bytes, transit });
         }
-        if self.uncounted_bytes <= UNCOUNTED_BYTES_MAX {
+        if self.uncounted_bytes <= connection.uncounted_bytes_max() {
             return bytes;
         }
-        let count = std::mem::take(&mut self.uncounted_bytes) as u64;
-        let connection = Arc::clone(&self.connection);
-        connection.unpaced.fetch_add(count, Ordering::Relaxed);
-        Bytes::from_owner(Counted { bytes, count, connection })
+        let loose = connection.loose_answer(std::mem::take(&mut self.uncounted_bytes));
+        Bytes::from_owner(Counted { bytes, _loose: loose })
     }
 }
 
@@ -130,8 +129,7 @@ impl Drop for Sending {
 /// What the transport has of a frame that is counted, with those before it.
 struct Counted {
     bytes: Bytes,
-    count: u64,
-    connection: Arc<Connection>,
+    _loose: Loose,
 }
 
 impl AsRef<[u8]> for Counted {
@@ -140,16 +138,11 @@ impl AsRef<[u8]> for Counted {
     }
 }
 
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.connection.unpaced.fetch_sub(self.count, Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::Streams;
+    use super::super::{Connection, Streams};
     use super::*;
+    use crate::limits::{LOOSE_OWN_BYTES, LOOSE_PART, UNPACED_CONNECTION_BYTES_MAX};
     use bytes::Buf as _;
     use futures::FutureExt as _;
     use http_body_util::BodyExt as _;
@@ -168,7 +161,7 @@ mod tests {
         let frames: Vec<_> =
             frames.iter().map(|bytes| Ok(Frame::data(Bytes::from(vec![1; *bytes])))).collect();
         let frames = http_body_util::StreamBody::new(futures::stream::iter(frames));
-        Paced::new(frames, Arc::clone(connection))
+        Paced::new(frames, connection.begin())
     }
 
     /// The data that comes next.
@@ -232,8 +225,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn small_frames_are_waited_for_where_all_connections_have_left_too_much() {
+        let streams = Arc::new(Streams::new(LOOSE_PART << 20));
+        let [this, other, quiet] = [(); 3].map(|()| streams.connection());
+        let answer = || body_on(&this, &[1_000, 5]);
+        let _own = this.loose_answer(LOOSE_OWN_BYTES + 1);
+        let mut body = answer();
+        let _first = ready(&mut body);
+        assert_eq!(ready(&mut body).len(), 5, "there is room");
+        let left = other.loose_answer(2 << 20);
+        let mut body = answer();
+        let first = ready(&mut body);
+        assert!(next(&mut body).is_pending(), "its room is kept meanwhile");
+        drop(first);
+        assert_eq!(ready(&mut body).len(), 5);
+        let mut body = body_on(&quiet, &[1_000, 5]);
+        let _first = ready(&mut body);
+        assert_eq!(ready(&mut body).len(), 5, "it has no part in it");
+        drop(left);
+        let mut body = answer();
+        let _first = ready(&mut body);
+        assert_eq!(ready(&mut body).len(), 5);
+    }
+
+    #[tokio::test]
     async fn every_frame_of_a_connection_that_takes_little_of_many_answers_is_waited_for() {
-        let connection = Arc::new(Streams::new(1 << 20)).connection();
+        let connection = Arc::new(Streams::new(1 << 24)).connection();
         let answer = || body_on(&connection, &[1_000, 90_000, 5]);
         let mut left = Vec::new();
         let (mut waits, first) = loop {
@@ -254,7 +271,7 @@ mod tests {
         drop(second);
         assert_eq!(ready(&mut waits).len(), 5);
         drop(left);
-        assert_eq!(connection.unpaced.load(Ordering::Relaxed), 0);
+        assert_eq!(connection.loose.answers.load(Ordering::Relaxed), 0);
         let mut body = answer();
         let _left = [ready(&mut body), ready(&mut body), ready(&mut body)];
         assert_eq!(next(&mut body), Poll::Ready(None));

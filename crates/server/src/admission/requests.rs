@@ -839,6 +839,11 @@ impl Hold {
         self.0.connection.as_ref()
     }
 
+    /// Whether an answer of one message, of so many bytes, is over as soon as that is made, and keeps nothing however long its client takes.
+    pub fn is_over_at_once(&self, bytes: u64) -> bool {
+        self.connection().is_none_or(|connection| connection.is_over_at_once(bytes))
+    }
+
     /// Its answer, where it came by a connection.
     pub fn answer(&self) -> Option<Answer> {
         self.connection().map(|connection| connection.answer(self.clone()))

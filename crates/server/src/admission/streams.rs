@@ -32,13 +32,14 @@ use tepui_bigtable::read_rows::ReadRows;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::loose::AllLoose;
 use super::{Connection, Gate, Hold};
 use crate::call::Deadline;
 use crate::limits::{
     ANSWER_WAIT, ANSWERS_PER_CONNECTION_PART, CLOSE_STALLED_AFTER, CLOSE_STALLED_BYTES,
-    ENDS_AT_ONCE_BYTES, FIRST_MESSAGE_TURN, FIRST_MESSAGE_TURN_BYTES,
-    FIRST_MESSAGES_KEPT_CONNECTIONS, FIRST_MESSAGES_KEPT_PART, LARGE_ANSWER_PART, READ_AHEAD_PART,
-    STALLED_AFTER, STALLED_REQUESTS_PART,
+    FIRST_MESSAGE_TURN, FIRST_MESSAGE_TURN_BYTES, FIRST_MESSAGES_KEPT_CONNECTIONS,
+    FIRST_MESSAGES_KEPT_PART, LARGE_ANSWER_PART, READ_AHEAD_PART, STALLED_AFTER,
+    STALLED_REQUESTS_PART,
 };
 
 /// Bytes of a unit of the budget: what it is counted in.
@@ -70,6 +71,8 @@ pub struct Streams {
     bytes: Arc<AtomicU64>,
     /// Bytes of answers that were made for which there was no room.
     uncovered: AtomicU64,
+    /// What connections have without room for it.
+    pub(super) loose: AllLoose,
     /// Something was refused for them since this was asked last.
     was_short: AtomicBool,
     /// Answers that are parked, or were, or wait for room.
@@ -172,6 +175,7 @@ impl Streams {
             waiting: AtomicU64::new(0),
             bytes: Arc::default(),
             uncovered: AtomicU64::new(0),
+            loose: AllLoose::beside(bytes),
             was_short: AtomicBool::new(false),
             parked: Arc::default(),
             next: AtomicU64::new(0),
@@ -737,10 +741,9 @@ impl Answer {
         self.streams.refuse()
     }
 
-    /// Whether an answer that is one message of so many bytes is over as soon as that is made: who makes it says so, and it is let go of
-    /// before the message is handed on ([`crate::grpc`]). One that is larger holds its room until its client takes it, and has to be parked.
-    pub fn is_over_at_once(bytes: u64) -> bool {
-        bytes < ENDS_AT_ONCE_BYTES
+    /// Whether it is over as soon as its only message, of so many bytes, is made, and holds no room any more.
+    pub fn is_over_at_once(&self, bytes: u64) -> bool {
+        self.connection.is_over_at_once(bytes)
     }
 
     /// Where it is seen by who relieves others; from the first call on.

@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -16,10 +17,12 @@ use tepui_bigtable::frame::{self, HEADER_BYTES};
 use tokio::time::Sleep;
 use tonic::Status;
 
-use super::{Arrived, Inbound};
+use super::loose::Loose;
+use super::{Arrived, Connection, Inbound};
 use crate::grpc;
 use crate::limits::REQUEST_BODY_PAUSE;
 use crate::runtime::{Signal, given};
+use crate::status::from_error;
 
 /// How the paths of services begin whose requests are streams: they have no end while their client may ask more.
 pub const STREAMS: &str = "/grpc.reflection.";
@@ -62,7 +65,8 @@ where
         head.headers = grpc::kept(head.headers, grpc::bytes_of(&head.uri));
         // A copy, which keeps nothing of what came with it.
         head.uri = head.uri.path().parse::<Uri>().unwrap_or_default();
-        let arrived = Arrived { body: TimelyBody::new(body, end), connection };
+        let body = TimelyBody::new(body, end, Arc::clone(&connection));
+        let arrived = Arrived { body, connection };
         Either::Right(self.inner.call(http::Request::from_parts(head, arrived)))
     }
 }
@@ -71,7 +75,11 @@ where
 /// that has begun.
 pub struct TimelyBody<B> {
     inner: B,
+    connection: Arc<Connection>,
     stream: Option<Stream>,
+    /// What it counts as while nothing has come of it, or of a stream's next message no more than a part.
+    head: Option<Loose>,
+    has_begun: bool,
     /// Since something had to be waited for that is not complete.
     pause: Option<Pin<Box<Sleep>>>,
 }
@@ -132,9 +140,13 @@ impl Place {
 
 impl<B> TimelyBody<B> {
     /// A body that is one message, or with an `end` a stream of them.
-    fn new(inner: B, end: Option<Fuse<BoxFuture<'static, ()>>>) -> Self {
+    fn new(
+        inner: B,
+        end: Option<Fuse<BoxFuture<'static, ()>>>,
+        connection: Arc<Connection>,
+    ) -> Self {
         let stream = end.map(|end| Stream { place: Place::default(), end });
-        Self { inner, stream, pause: None }
+        Self { inner, connection, stream, head: None, has_begun: false, pause: None }
     }
 
     /// What comes where nothing has come.
@@ -146,6 +158,12 @@ impl<B> TimelyBody<B> {
             && place.is_between_messages()
         {
             return end.poll_unpin(context).map(|()| None);
+        }
+        if self.head.is_none() && (self.stream.is_some() || !self.has_begun) {
+            match self.connection.loose_head() {
+                Ok(head) => self.head = Some(head),
+                Err(error) => return Poll::Ready(Some(Err(from_error(&error)))),
+            }
         }
         let pause = || Box::pin(tokio::time::sleep(REQUEST_BODY_PAUSE));
         ready!(self.pause.get_or_insert_with(pause).as_mut().poll(context));
@@ -167,10 +185,15 @@ impl<B: Inbound> Body for TimelyBody<B> {
         };
         if let Some(Ok(frame)) = &polled
             && let Some(bytes) = frame.data_ref()
-            && let Some(stream) = &mut self.stream
-            && stream.place.pass(bytes)
         {
-            self.pause = None;
+            self.has_begun = true;
+            let stream = self.stream.as_mut();
+            match stream.map(|stream| stream.place.pass(bytes)) {
+                Some(true) => (self.pause, self.head) = (None, None),
+                Some(false) => {}
+                // Its end may come by itself, and is waited for.
+                None => self.head = None,
+            }
         }
         let told = |error: B::Error| Status::from_error(error.into());
         Poll::Ready(polled.map(|frame| frame.map_err(told)))
@@ -191,7 +214,6 @@ mod tests {
     use crate::admission::Streams;
     use crate::limits::HEADERS_KEPT_BYTES_MAX;
     use http_body_util::{BodyExt as _, StreamBody};
-    use std::sync::Arc;
     use std::time::Duration;
     use tokio::sync::{mpsc, watch};
     use tokio::time::Instant;
@@ -204,7 +226,8 @@ mod tests {
         let (send, mut parts) = mpsc::unbounded_channel();
         let parts = futures::stream::poll_fn(move |context| parts.poll_recv(context));
         let end = end.map(|end| given(end).boxed().fuse());
-        (send, TimelyBody::new(StreamBody::new(parts), end))
+        let connection = Arc::new(Streams::new(1 << 20)).connection();
+        (send, TimelyBody::new(StreamBody::new(parts), end, connection))
     }
 
     fn part(bytes: &'static [u8]) -> Part {

@@ -244,6 +244,8 @@ impl Sources {
         out.gauge("connections_max", help, self.connections.max() as f64)?;
         let help = "connections closed as they came in, since there were too many";
         out.counter("connections_refused", help, figures.refused)?;
+        let help = "connections closed to make room for others, since nothing was asked on them";
+        out.counter("connections_gave_way", help, figures.gave_way)?;
         let help =
             "attempts to accept a connection for which the system had no descriptor or memory";
         out.counter("connections_not_accepted", help, figures.not_accepted)?;

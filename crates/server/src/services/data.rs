@@ -118,7 +118,7 @@ impl DataService {
         made: Made<M>,
         mut answer: Answer,
     ) -> Result<Messages<M>, Status> {
-        if Answer::is_over_at_once(made.bytes()) {
+        if made.is_one() && answer.is_over_at_once(made.bytes()) {
             return Ok(made.keep(None, &self.clock));
         }
         answer.cover(made.bytes()).await.map_err(|error| from_error(&error))?;
@@ -240,7 +240,8 @@ impl DataService {
         };
         let made = large::carry_out(large, work).await?;
         let made = made.map_err(|error: Error| from_error(&error))?;
-        let answer = (!Answer::is_over_at_once(made.bytes())).then(|| {
+        let is_over = made.is_one() && head.hold.is_over_at_once(made.bytes());
+        let answer = (!is_over).then(|| {
             let mut answer = self.streams.answer(head.hold.clone());
             answer.made(made.bytes(), self.clock.monotonic_micros());
             answer
@@ -469,7 +470,7 @@ impl RowMessages {
                 }
                 self.has_ended = rows.has_ended();
                 // A small read is over with its only message, and is to cost no more than that.
-                let is_over = self.has_ended && Answer::is_over_at_once(bytes);
+                let is_over = self.has_ended && self.answer.is_over_at_once(bytes);
                 if !is_over {
                     let behind = if rows.has_ready() { rows.ready_bytes() } else { 0 };
                     self.answer.keep(behind as u64, ahead_bytes);

@@ -142,6 +142,39 @@ async fn reflection_lists_and_describes_the_services() {
 }
 
 #[tokio::test]
+async fn each_connection_may_watch_the_health_and_further_watches_are_bounded() {
+    use tepui_server::limits::HEALTH_WATCHES_MAX;
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_client::HealthClient;
+    let server = start(&memory()).await;
+    let watch = || {
+        let mut client = HealthClient::new(server.channel.clone());
+        async move { client.watch(HealthCheckRequest::default()).await }
+    };
+    let kept = futures::future::join_all((0..=HEALTH_WATCHES_MAX).map(|_| watch())).await;
+    assert!(kept.iter().all(Result::is_ok));
+    let refused = watch().await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(!refused.details().is_empty(), "it says when to try again");
+    let mut checks = HealthClient::new(server.channel.clone());
+    checks.check(HealthCheckRequest::default()).await.unwrap();
+    // Whoever connects anew has one all the same.
+    let address = format!("http://{}", server.running.address());
+    let another = Channel::from_shared(address).unwrap().connect().await.unwrap();
+    let mut others = HealthClient::new(another);
+    let watched = others.watch(HealthCheckRequest::default()).await.unwrap();
+    drop(kept);
+    in_time("places are given back", async {
+        while let Err(refused) = watch().await {
+            assert_eq!(refused.code(), Code::ResourceExhausted);
+        }
+    })
+    .await;
+    drop((checks, others, watched));
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn streams_of_reflection_are_refused_while_clients_keep_too_many() {
     use tepui_server::limits::REFLECTION_STREAMS_MAX;
     use tonic_reflection::pb::v1::ServerReflectionRequest;

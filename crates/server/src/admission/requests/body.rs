@@ -12,9 +12,11 @@ use tepui_bigtable::frame::{self, HEADER_BYTES};
 use tokio::time::{Instant, Sleep};
 use tonic::Status;
 
+use super::super::loose::Loose;
 use super::{Gate, Hold, Line, Room};
 use crate::call::passed;
 use crate::limits::{REQUEST_BODY_PAUSE, REQUEST_HEAD_PAUSE};
+use crate::status::from_error;
 
 /// The body of a request as the transport has it.
 pub trait Inbound:
@@ -45,6 +47,8 @@ pub struct GatedBody<B> {
     left: u64,
     /// A part that came and waits for room.
     parked: Option<(Bytes, Room)>,
+    /// What it counts as while nothing has come of its message.
+    head: Option<Loose>,
     /// Ends the request where the rest of it does not come.
     pause: Option<Pin<Box<Sleep>>>,
     /// How much of the rest comes.
@@ -77,6 +81,7 @@ impl<B: Inbound> GatedBody<B> {
             header_len: 0,
             left: 0,
             parked: None,
+            head: None,
             pause: None,
             lap: None,
             timer: None,
@@ -134,6 +139,18 @@ impl<B: Inbound> GatedBody<B> {
         let wait = if self.header_len == 0 { REQUEST_HEAD_PAUSE } else { REQUEST_BODY_PAUSE };
         let pause = self.pause.get_or_insert_with(|| Box::pin(tokio::time::sleep(wait)));
         pause.as_mut().poll(context).is_ready()
+    }
+
+    /// Counts it among the requests that are only a head, if it is one and has to wait. An error where there are too many.
+    fn count_head(&mut self) -> Result<(), Status> {
+        if self.header_len == 0
+            && self.head.is_none()
+            && let Some(connection) = self.hold.connection()
+        {
+            let head = connection.loose_head().map_err(|error| from_error(&error))?;
+            self.head = Some(head);
+        }
+        Ok(())
     }
 
     /// Whether the rest of a message, of which so many bytes came now, comes so slowly that others are to have its room, for which
@@ -197,9 +214,13 @@ impl<B: Inbound> GatedBody<B> {
                         self.give_up("the request's message, or the rest of it, did not come");
                     return Poll::Ready(Some(Err(status)));
                 }
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => match self.count_head() {
+                    Ok(()) => return Poll::Pending,
+                    Err(status) => return Poll::Ready(Some(Err(status))),
+                },
             };
             self.pause = None;
+            self.head = None;
             let part = match frame.into_data() {
                 Ok(part) => part,
                 Err(other) => return Poll::Ready(Some(Ok(other))),
