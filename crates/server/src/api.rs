@@ -1,5 +1,6 @@
 //! The API's message types under short names. `crate::rpcs` names its types by these paths.
 
+pub mod bundles;
 pub mod instances;
 pub mod session;
 pub mod spelled_out;

@@ -465,17 +465,21 @@ impl Operations {
         for (id, ended) in unwritten {
             let name = ended.name.clone();
             let written = self.resources.change(|change| {
-                // One that was deleted meanwhile does not come back.
-                if self.kept_here(id).is_some() {
+                // One that was deleted meanwhile does not come back. Where that fails, the end is back here: it is written the next time.
+                let is_here = self.kept_here(id).is_some();
+                if is_here {
                     change.put(&key(id), ended);
                 }
-                Ok(())
+                Ok(is_here)
             });
-            if let Err(error) = written {
-                tracing::warn!(name, %error, "cannot keep the end of an operation yet");
-                return;
+            match written {
+                Ok(true) => drop(self.lock().unwritten.remove(&id)),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(name, %error, "cannot keep the end of an operation yet");
+                    return;
+                }
             }
-            self.lock().unwritten.remove(&id);
         }
     }
 

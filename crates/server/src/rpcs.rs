@@ -259,12 +259,12 @@ const TABLES: &[Rpc] = &[
     ),
     uncounted(served(
         "CreateSchemaBundle",
-        "admin::CreateSchemaBundleRequest",
+        "bundles::CreateSchemaBundleRequest",
         "longrunning::Operation",
     )),
     uncounted(served(
         "UpdateSchemaBundle",
-        "admin::UpdateSchemaBundleRequest",
+        "bundles::UpdateSchemaBundleRequest",
         "longrunning::Operation",
     )),
     large(served("GetSchemaBundle", "admin::GetSchemaBundleRequest", "admin::SchemaBundle")),

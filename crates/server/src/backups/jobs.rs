@@ -125,6 +125,9 @@ impl Backups {
     ) -> Result<prost_types::Any> {
         let table = metadata.source_table.clone();
         let made = self.make(name, incarnation, handle, metadata);
+        if job == Job::Automated && made.as_ref().is_err_and(|e| e.kind() != Code::Cancelled) {
+            self.begun.failed(names::cluster_of(name), &table);
+        }
         match &made {
             _ if job != Job::Automated => {}
             Ok(_) => {

@@ -59,7 +59,7 @@ use figures::Figures;
 use filter::Filter;
 use page::Order;
 use record::BackupRecord;
-use rests::Rests;
+use rests::{Begun, Rests};
 
 /// The backups of one server.
 pub struct Backups {
@@ -74,6 +74,7 @@ pub struct Backups {
     /// Turns of [`BACKUP_LISTINGS_MAX`].
     pub(crate) listings: Arc<Semaphore>,
     rests: Rests,
+    begun: Begun,
     figures: Figures,
 }
 
@@ -122,6 +123,7 @@ impl Backups {
             jobs: AtomicUsize::new(0),
             listings: Arc::new(Semaphore::new(BACKUP_LISTINGS_MAX)),
             rests: Rests::default(),
+            begun: Begun::default(),
             figures: Figures::default(),
         };
         for (name, stored) in &all {
@@ -138,7 +140,7 @@ impl Backups {
 
     /// The backup of a name.
     pub fn get(&self, name: &str) -> Result<admin::Backup> {
-        self.resources.find::<BackupRecord>(name).map(|stored| stored.value.shown())
+        self.resources.find::<BackupRecord>(name).map(|stored| stored.value.told())
     }
 
     /// A page of backups, and the token for the next.
@@ -161,7 +163,7 @@ impl Backups {
         found.sort_by(|a, b| order.compare(a, b));
         let (page, has_more) = services::page(found.into_iter(), limit);
         let next = page.last().filter(|_| has_more).map(|last| page::token(request, last));
-        Ok((page, next.unwrap_or_default()))
+        Ok((page.into_iter().map(record::told).collect(), next.unwrap_or_default()))
     }
 
     /// Changes what the mask names of a backup. Blocks.
@@ -197,7 +199,7 @@ impl Backups {
             record.shown = Some(shown);
             Ok(())
         })?;
-        Ok(updated.value.shown())
+        Ok(updated.value.told())
     }
 
     /// Deletes a backup. Blocks.

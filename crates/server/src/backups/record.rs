@@ -64,6 +64,12 @@ impl BackupRecord {
         })
     }
 
+    /// The same for clients: one that is being made has a time at which it ends, too, that of its beginning. Go's client takes
+    /// none for damage, and with it all other backups of a page.
+    pub fn told(&self) -> admin::Backup {
+        told(self.shown())
+    }
+
     /// The backup as it is shown.
     pub fn shown(&self) -> admin::Backup {
         self.shown.clone().unwrap_or_default()
@@ -82,9 +88,36 @@ impl BackupRecord {
     }
 }
 
+/// A backup as clients are told of it.
+pub fn told(shown: admin::Backup) -> admin::Backup {
+    let is_being_made = shown.state == i32::from(admin::backup::State::Creating);
+    let end_time = shown.end_time.or_else(|| shown.start_time.filter(|_| is_being_made));
+    admin::Backup { end_time, ..shown }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_backup_that_is_being_made_has_a_time_at_which_it_ends() {
+        let (start, end) =
+            [7, 9].map(|seconds| prost_types::Timestamp { seconds, nanos: 0 }).into();
+        for (state, end_time, expected) in [
+            (admin::backup::State::Creating, None, start),
+            (admin::backup::State::Ready, Some(end), end),
+        ] {
+            let shown = admin::Backup {
+                state: state.into(),
+                start_time: Some(start),
+                end_time,
+                ..admin::Backup::default()
+            };
+            let record = BackupRecord { shown: Some(shown), ..BackupRecord::default() };
+            assert_eq!(record.told().end_time, Some(expected));
+            assert_eq!(record.info().end_time, end_time, "as it is kept");
+        }
+    }
 
     #[test]
     fn a_tables_record_is_stored_as_a_message_and_told_by_its_number_alone() {

@@ -1,5 +1,6 @@
 //! How long tables rest whose automated backup has failed. Each attempt flushes a table's tablets, and what made one fail mostly makes
-//! the next one fail a minute later. Kept in memory: a restart may be what helps.
+//! the next one fail a minute later. And when each was begun last: one that somebody deleted, or cancelled, is not made again before the next is due.
+//! Kept in memory: a restart may be what helps, and makes no more than one anew.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -56,6 +57,45 @@ impl Rests {
     /// Forgets tables that nobody asks for backups of any more.
     pub(super) fn retain(&self, is_asked_for: impl Fn(&str) -> bool) {
         self.lock().retain(|table, _| is_asked_for(table));
+    }
+}
+
+/// When the automated backups of tables were begun last: of each in each cluster, and of which incarnation.
+#[derive(Debug, Default)]
+pub(super) struct Begun(Mutex<HashMap<(String, String), (u64, i64)>>);
+
+impl Begun {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), (u64, i64)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One was begun, of this incarnation of the table.
+    pub(super) fn began(&self, cluster: &str, table: &str, incarnation: u64, now_micros: i64) {
+        let key = (cluster.to_owned(), table.to_owned());
+        self.lock().insert(key, (incarnation, now_micros));
+    }
+
+    /// It failed: the next is due.
+    pub(super) fn failed(&self, cluster: &str, table: &str) {
+        self.lock().remove(&(cluster.to_owned(), table.to_owned()));
+    }
+
+    /// How far from now the last was begun, by a clock that may have been ahead.
+    pub(super) fn distance(
+        &self,
+        cluster: &str,
+        table: &str,
+        incarnation: u64,
+        now_micros: i64,
+    ) -> Option<u64> {
+        let last = self.lock().get(&(cluster.to_owned(), table.to_owned())).copied();
+        let last = last.filter(|(of, _)| *of == incarnation);
+        last.map(|(_, began)| began.abs_diff(now_micros))
+    }
+
+    /// Forgets tables that nobody asks for backups of any more.
+    pub(super) fn retain(&self, is_asked_for: impl Fn(&str) -> bool) {
+        self.lock().retain(|(_, table), _| is_asked_for(table));
     }
 }
 

@@ -47,9 +47,11 @@ impl Backups {
             }
         }
         let made = Automated::among(&all, now);
-        self.rests.retain(|table| {
+        let has_policy = |table: &str| {
             self.tables.get(table).is_ok_and(|entry| entry.record.backup_policy().is_some())
-        });
+        };
+        self.rests.retain(has_policy);
+        self.begun.retain(has_policy);
         let monotonic = self.env.clock.monotonic_micros();
         for entry in self.tables.all() {
             if self.rests.has(&entry.record.name, monotonic) {
@@ -146,7 +148,8 @@ impl Backups {
         }
         for cluster in self.instances.cluster_ids(instance) {
             let cluster = format!("{instance}/clusters/{cluster}");
-            if made.is_near(&cluster, table, frequency) {
+            let began = self.begun.distance(&cluster, &table.name, table.incarnation, now);
+            if made.is_near(&cluster, table, frequency) || is_within(began, frequency) {
                 continue;
             }
             let name = names::new_backup(&cluster, &automated_id(table, now))?;
@@ -158,7 +161,9 @@ impl Backups {
                 ..admin::Backup::default()
             };
             let Ok(place) = self.place() else { return Ok(false) };
-            self.begin(&name, shown, Some(place))?;
+            self.begun.began(&cluster, &table.name, table.incarnation, now);
+            self.begin(&name, shown, Some(place))
+                .inspect_err(|_| self.begun.failed(&cluster, &table.name))?;
         }
         Ok(true)
     }
@@ -188,9 +193,12 @@ impl<'a> Automated<'a> {
 
     /// Whether there is one of the table that is not older than this.
     fn is_near(&self, cluster: &str, table: &TableRecord, micros: i64) -> bool {
-        let nearest = self.0.get(&(cluster, table.incarnation));
-        nearest.is_some_and(|distance| i64::try_from(*distance).is_ok_and(|d| d < micros))
+        is_within(self.0.get(&(cluster, table.incarnation)).copied(), micros)
     }
+}
+
+fn is_within(distance: Option<u64>, micros: i64) -> bool {
+    distance.is_some_and(|distance| i64::try_from(distance).is_ok_and(|d| d < micros))
 }
 
 /// The id of an automated backup: tells when it was made, and differs from that of any other table.

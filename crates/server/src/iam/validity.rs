@@ -69,7 +69,7 @@ fn check_role(role: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid_argument(format!(
-        "role {role:?} is not supported for this resource: known are roles/bigtable.admin, .user, .reader and .viewer, \
+        "role {role:?} is not supported for this resource: known are roles/bigtable.admin, .editor, .user, .reader and .viewer, \
          roles/owner, roles/editor and roles/viewer, and custom roles (projects/P/roles/R)"
     )))
 }

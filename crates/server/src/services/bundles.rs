@@ -6,8 +6,8 @@ use tonic::{Response, Status};
 
 use super::changes::{Changes as _, finished};
 use super::{TableAdminService, invalid, page, page_size};
-use crate::api::admin;
 use crate::api::longrunning::Operation;
+use crate::api::{admin, bundles as given};
 use crate::bundles::split;
 use crate::grpc::Request;
 use crate::names;
@@ -19,12 +19,12 @@ const BUNDLE_TYPE: &str = "google.bigtable.admin.v2.SchemaBundle";
 impl TableAdminService {
     pub(super) async fn on_create_schema_bundle(
         &self,
-        request: Request<admin::CreateSchemaBundleRequest>,
+        request: Request<given::CreateSchemaBundleRequest>,
     ) -> Result<Response<Operation>, Status> {
         let request = request.into_inner();
         let name = names::new_schema_bundle(&request.parent, &request.schema_bundle_id);
         let name = name.map_err(|error| from_error(&error))?;
-        let bundle = request.schema_bundle.ok_or_else(|| invalid("schema_bundle must be set"))?;
+        let bundle = given::given(request.schema_bundle).map_err(|error| from_error(&error))?;
         let turn = self.bundles.turn().await;
         let change = self.change(move |service, times| {
             let schema = service.bundles.schema(&bundle)?;
@@ -46,10 +46,10 @@ impl TableAdminService {
 
     pub(super) async fn on_update_schema_bundle(
         &self,
-        request: Request<admin::UpdateSchemaBundleRequest>,
+        request: Request<given::UpdateSchemaBundleRequest>,
     ) -> Result<Response<Operation>, Status> {
         let request = request.into_inner();
-        let bundle = request.schema_bundle.ok_or_else(|| invalid("schema_bundle must be set"))?;
+        let bundle = given::given(request.schema_bundle).map_err(|error| from_error(&error))?;
         let table = table_of("schema_bundle.name", &bundle.name)?;
         check_mask(request.update_mask.as_ref())?;
         let turn = self.bundles.turn().await;
@@ -142,11 +142,14 @@ fn table_of(field: &str, name: &str) -> Result<String, Status> {
     Ok(table.to_owned())
 }
 
-/// Everything that can be updated is the schema; no mask means all.
+/// Everything that can be updated is the schema; no mask means all. An etag is looked at, whether it is named or not.
 fn check_mask(mask: Option<&FieldMask>) -> Result<(), Status> {
-    let known = ["proto_schema", "proto_schema.proto_descriptors", "type", "*"];
+    let known = ["proto_schema", "proto_schema.proto_descriptors", "type", "etag", "*"];
     let paths = mask.map_or(&[][..], |mask| &mask.paths);
     match paths.iter().find(|path| !known.contains(&path.as_str())) {
+        Some(path) if path.split('.').next() == Some("avro_schema") => {
+            Err(from_error(&given::avro()))
+        }
         Some(path) => {
             Err(invalid(format!("update_mask: {path:?} cannot be updated; proto_schema alone can")))
         }

@@ -268,3 +268,23 @@ fn a_table_of_which_a_file_does_not_open_is_not_flushed_for_its_policy_again_and
     }
     assert_eq!((place.backups.figures().failures[1].1, ssts()), (2, before));
 }
+
+#[test]
+fn an_automated_backup_that_a_client_deletes_is_not_made_again_before_the_next_is_due() {
+    let place = place();
+    place.set_policy(Some(3));
+    place.swept();
+    let all = listing("projects/p/instances/i/clusters/-");
+    let made = || place.backups.list(&all).unwrap().0;
+    let first = made();
+    assert_eq!(first.len(), 1);
+    place.backups.delete(&first[0].name).unwrap();
+    for _ in 0..3 {
+        place.pass(DAY / 4);
+        place.swept();
+        assert!(made().is_empty());
+    }
+    place.pass(DAY / 4);
+    place.swept();
+    assert_eq!(made().len(), 1);
+}
