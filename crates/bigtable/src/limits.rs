@@ -52,6 +52,9 @@ pub const ROW_READ_BYTES_MAX: u64 = tepui_engine::limits::ROW_READ_BYTES_MAX;
 /// clients take up to 256 MiB.
 pub const RESPONSE_BYTES_MAX: usize = 4 << 20;
 
+/// Seconds of a duration of protobuf, at most: ten thousand years. A longer one has no text in JSON.
+pub const DURATION_SECONDS_MAX: i64 = 315_576_000_000;
+
 /// The granularity of cell timestamps, in microseconds: milliseconds, the only one that tables have here.
 pub const TIMESTAMP_GRANULARITY_MICROS: i64 = 1_000;
 

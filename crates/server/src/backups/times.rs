@@ -1,9 +1,11 @@
-//! When a backup may expire, and when a hot one becomes a standard one: Bigtable's documented limits.
+//! When a backup may expire, and when a hot one becomes a standard one: Bigtable's documented limits; and which times and
+//! durations there are.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use tepui_bigtable::error::{Error, Result};
+use tepui_bigtable::limits::DURATION_SECONDS_MAX;
 
 use crate::api::admin::backup::BackupType;
 use crate::api::admin::{self};
@@ -96,17 +98,40 @@ pub fn check_hot_to_standard(
 }
 
 fn valid(time: &prost_types::Timestamp, field: &str) -> Result<i64> {
-    if !SECONDS.contains(&time.seconds) {
+    let what = "is outside of the years 1 to 9999";
+    check_parts(field, (time.seconds, time.nanos), &SECONDS, what)?;
+    Ok(micros(time))
+}
+
+/// Refuses a duration that is negative, or is none: what is kept of a client's is shown to all, and their JSON cannot tell others.
+pub fn check_duration(field: &str, length: &prost_types::Duration) -> Result<()> {
+    let seconds = 0..=DURATION_SECONDS_MAX;
+    check_parts(
+        field,
+        (length.seconds, length.nanos),
+        &seconds,
+        "is negative, or longer than ten thousand years",
+    )
+}
+
+/// Refuses seconds outside of these, which `what` says, and nanoseconds outside of a second.
+fn check_parts(
+    field: &str,
+    (seconds, nanos): (i64, i32),
+    of: &RangeInclusive<i64>,
+    what: &str,
+) -> Result<()> {
+    if !of.contains(&seconds) {
         return Err(Error::invalid_argument(format!(
-            "{field} is outside of the years 1 to 9999; its seconds must be from {} to {}",
-            SECONDS.start(),
-            SECONDS.end()
+            "{field} {what}; its seconds must be from {} to {}",
+            of.start(),
+            of.end()
         )));
     }
-    if !(0..1_000_000_000).contains(&time.nanos) {
+    if !(0..1_000_000_000).contains(&nanos) {
         return Err(Error::invalid_argument(format!("{field} has nanos outside of a second")));
     }
-    Ok(micros(time))
+    Ok(())
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use crate::api::admin::table::TimestampGranularity;
 use crate::api::admin::tiered_storage_rule::Rule;
 use crate::api::admin::r#type::Kind;
 use crate::api::spelled_out::{AutomatedBackupPolicy, Table};
+use crate::backups::times;
 use crate::limits::{TABLE_BYTES_MAX, TABLE_FIELDS_MAX};
 
 const DAY_SECONDS: i64 = 24 * 3_600;
@@ -235,6 +236,7 @@ fn check(record: &mut TableRecord) -> Result<()> {
         let period = config.retention_period.as_mut();
         let period =
             period.ok_or_else(|| Error::invalid_argument(format!("{field} must be set")))?;
+        times::check_duration(field, period)?;
         period.nanos -= period.nanos % 1_000;
         check_days(field, period, &STREAM_DAYS)?;
     }
@@ -247,6 +249,7 @@ fn check(record: &mut TableRecord) -> Result<()> {
         let Some(Rule::IncludeIfOlderThan(age)) = rule else {
             return Err(Error::invalid_argument(format!("{field} must be set")));
         };
+        times::check_duration(field, age)?;
         if age.seconds < INFREQUENT_DAYS_MIN * DAY_SECONDS {
             let what = format!("{field} must be at least {INFREQUENT_DAYS_MIN} days");
             return Err(Error::invalid_argument(what));
@@ -295,8 +298,9 @@ fn check_days(
     days: &std::ops::RangeInclusive<i64>,
 ) -> Result<()> {
     let (min, max) = (days.start() * DAY_SECONDS, days.end() * DAY_SECONDS);
+    times::check_duration(field, period)?;
     let is_over = period.seconds == max && period.nanos > 0;
-    if (min..=max).contains(&period.seconds) && !is_over && period.nanos >= 0 {
+    if (min..=max).contains(&period.seconds) && !is_over {
         return Ok(());
     }
     Err(Error::invalid_argument(format!(
@@ -567,6 +571,50 @@ mod tests {
             assert_eq!(error.kind(), code, "{what}: {error}");
             assert!(error.message().contains(what), "{what}: {error}");
         }
+    }
+
+    #[test]
+    fn what_is_no_duration_is_refused_by_name_before_it_is_rounded() {
+        let days =
+            |days: i64, nanos: i32| prost_types::Duration { seconds: days * DAY_SECONDS, nanos };
+        let retention_period = |length| {
+            let change_stream_config =
+                Some(admin::ChangeStreamConfig { retention_period: Some(length) });
+            admin::Table { change_stream_config, ..Default::default() }.into()
+        };
+        let backups = |length| {
+            with_policy(AutomatedBackupPolicy {
+                retention_period: Some(length),
+                ..Default::default()
+            })
+        };
+        let tier = |length| {
+            let rule = Some(Rule::IncludeIfOlderThan(length));
+            let infrequent_access = Some(admin::TieredStorageRule { rule });
+            let tiered_storage_config = Some(admin::TieredStorageConfig { infrequent_access });
+            admin::Table { tiered_storage_config, ..Default::default() }.into()
+        };
+        let hot = |length| hot(Some(length));
+        type Asked<'a> = &'a dyn Fn(prost_types::Duration) -> Table;
+        let fields: [(&str, Asked<'_>, i64); 4] = [
+            ("change_stream_config.retention_period", &retention_period, 6),
+            ("automated_backup_policy.retention_period", &backups, 30),
+            ("automated_backup_policy.keep_hot_duration", &hot, 2),
+            ("tiered_storage_config.infrequent_access.include_if_older_than", &tier, 40),
+        ];
+        for (field, asked, good) in fields {
+            set_new(&mut record(), &asked(days(good, 999_999_999))).unwrap();
+            let too_long = prost_types::Duration { seconds: 315_576_000_001, nanos: 0 };
+            for length in
+                [days(good, -1), days(good, 1_000_000_000), days(good, i32::MAX), too_long]
+            {
+                let error = set_new(&mut record(), &asked(length)).unwrap_err();
+                assert_eq!(error.kind(), Code::InvalidArgument, "{field}: {length:?}: {error}");
+                assert!(error.message().starts_with(field), "{length:?}: {error}");
+            }
+        }
+        let longest = prost_types::Duration { seconds: 315_576_000_000, nanos: 999_999_999 };
+        set_new(&mut record(), &tier(longest)).unwrap();
     }
 
     #[test]
