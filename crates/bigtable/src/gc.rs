@@ -16,6 +16,7 @@ use tepui_engine::schema::GcRule;
 use admin::gc_rule::{Intersection, Rule, Union};
 
 use crate::error::{Error, Result};
+use crate::limits::DURATION_SECONDS_MAX;
 
 /// Bytes of a family's encoded rule: Bigtable's documented limit.
 pub const GC_RULE_BYTES_MAX: usize = 500;
@@ -50,11 +51,31 @@ pub fn gc_rule_from_proto(rule: Option<&admin::GcRule>) -> Result<Option<GcRule>
     rule.rule.as_ref().map(from_rule).transpose()
 }
 
-/// Looks without recursion: nothing bounds a message that was never decoded.
+/// Refuses a rule that a client sets with an age that is longer than a duration of protobuf may be: clients could not print it as JSON. One that was stored
+/// before is read as it is.
+///
+/// Fails with INVALID_ARGUMENT.
+pub fn check_new_rule(rule: &admin::GcRule) -> Result<()> {
+    let is_too_long = |rule: &admin::GcRule, _| match &rule.rule {
+        Some(Rule::MaxAge(age)) => age.seconds > DURATION_SECONDS_MAX,
+        _ => false,
+    };
+    if has(rule, is_too_long) {
+        let what = format!("argument must be at most {DURATION_SECONDS_MAX} seconds");
+        return Err(Error::field("max_age", what));
+    }
+    Ok(())
+}
+
 fn depth_exceeds(rule: &admin::GcRule, levels_max: usize) -> bool {
+    has(rule, |_, level| level > levels_max)
+}
+
+/// Whether a rule, or one in it, is wanted; it is told the level, from 1. Looks without recursion: nothing bounds a message that was never decoded.
+fn has(rule: &admin::GcRule, is_wanted: impl Fn(&admin::GcRule, usize) -> bool) -> bool {
     let mut pending = vec![(rule, 1)];
     while let Some((rule, level)) = pending.pop() {
-        if level > levels_max {
+        if is_wanted(rule, level) {
             return true;
         }
         if let Some(Rule::Union(Union { rules }) | Rule::Intersection(Intersection { rules })) =
@@ -208,6 +229,21 @@ mod tests {
             ),
         ] {
             assert_eq!(refusal(&rule), want);
+        }
+    }
+
+    #[test]
+    fn ages_that_no_duration_has_are_not_set_but_read_where_they_are_stored() {
+        check_new_rule(&versions(1)).unwrap();
+        check_new_rule(&age(315_576_000_000, 999_999_999)).unwrap();
+        let too_long = age(315_576_000_001, 0);
+        let nested = union(vec![versions(1), intersection(vec![too_long.clone()])]);
+        for rule in [too_long, nested] {
+            let error = check_new_rule(&rule).unwrap_err();
+            assert_eq!(error.kind(), Code::InvalidArgument);
+            let want = "Error in field 'max_age' : argument must be at most 315576000000 seconds";
+            assert_eq!(error.message(), want);
+            assert!(gc_rule_from_proto(Some(&rule)).is_ok());
         }
     }
 

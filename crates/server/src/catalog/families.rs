@@ -91,7 +91,9 @@ pub fn create(record: &mut TableRecord, name: &str, config: admin::ColumnFamily)
         )));
     }
     let id = record.next_family_id;
-    let config = Some(normalized(config));
+    let config = normalized(config);
+    check_new_rule(name, &config)?;
+    let config = Some(config);
     // There is nothing in it that its rule could be younger than.
     let family = FamilyRecord { name: name.to_owned(), id, config, ..FamilyRecord::default() };
     let value_type = family.config.as_ref().and_then(|config| config.value_type.as_ref());
@@ -187,6 +189,7 @@ fn update(
     // What stays is not copied: a request may change a family as often as there may be modifications.
     let wanted = family.config.get_or_insert_default();
     if sets_rule {
+        check_new_rule(name, &config)?;
         wanted.gc_rule = config.gc_rule;
     }
     if sets_type {
@@ -213,6 +216,12 @@ fn normalized(mut config: admin::ColumnFamily) -> admin::ColumnFamily {
     config.gc_rule = config.gc_rule.filter(|rule| rule.rule.is_some());
     config.value_type.iter_mut().for_each(value_type::modernize);
     config
+}
+
+/// Checks what is asked of the rule that a client sets, and not of one that is stored.
+fn check_new_rule(name: &str, config: &admin::ColumnFamily) -> Result<()> {
+    let checked = config.gc_rule.as_ref().map_or(Ok(()), gc::check_new_rule);
+    checked.map_err(|error| of_family(name, &error))
 }
 
 /// Whether the engine can be given this family; the error names it.
@@ -309,6 +318,29 @@ mod tests {
         let to = |kind| [masked("f", typed(kind), &["value_type"])];
         assert!(modify(&record, &to(arrays())).is_err());
         modify(&record, &to(string_type())).unwrap();
+    }
+
+    #[test]
+    fn a_stored_age_that_is_refused_now_stays_and_can_be_left() {
+        let aged = |seconds: i64| {
+            let age = prost_types::Duration { seconds, nanos: 0 };
+            let rule = Some(admin::gc_rule::Rule::MaxAge(age));
+            admin::ColumnFamily { gc_rule: Some(admin::GcRule { rule }), ..Default::default() }
+        };
+        let long = aged(315_576_000_001);
+        let mut record = TableRecord { next_family_id: 2, ..TableRecord::default() };
+        let error = create(&mut record, "new", long.clone()).unwrap_err();
+        assert_eq!(error.kind(), Code::InvalidArgument);
+        assert!(error.message().starts_with("column family \"new\": "), "{error}");
+        assert!(error.message().contains("max_age"), "{error}");
+        let (name, config) = ("f".to_owned(), Some(long.clone()));
+        record.families.push(FamilyRecord { name, id: 1, config, ..FamilyRecord::default() });
+        assert!(schema(&record).unwrap().families.values().all(|family| family.gc.is_some()));
+        assert!(modify(&record, &[modification("f", Mod::Update(long.clone()))]).is_err());
+        let typed = masked("f", typed(string_type()), &["value_type"]);
+        let record = modify(&record, &[typed]).unwrap();
+        assert_eq!(record.family("f").unwrap().config.as_ref().unwrap().gc_rule, long.gc_rule);
+        modify(&record, &[modification("f", Mod::Update(aged(315_576_000_000)))]).unwrap();
     }
 
     fn modification(id: &str, m: Mod) -> Modification {
