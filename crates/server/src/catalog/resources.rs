@@ -21,7 +21,7 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::ops::Bound;
+use std::ops::{Bound, Deref};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -96,13 +96,16 @@ impl Resource for longrunning::Operation {
 #[derive(Clone)]
 struct Entry {
     revision: u64,
+    /// Of its message.
+    bytes: usize,
     /// A [`Stored`] of the kind's type.
     stored: Arc<dyn Any + Send + Sync>,
 }
 
 impl Entry {
     fn new<R: Resource>(value: R, revision: u64, digest: u64) -> Self {
-        Self { revision, stored: Arc::new(Stored { value, revision, digest }) }
+        let bytes = value.encoded_len();
+        Self { revision, bytes, stored: Arc::new(Stored { value, revision, digest }) }
     }
 
     fn typed<R: Resource>(&self) -> Option<Arc<Stored<R>>> {
@@ -110,8 +113,35 @@ impl Entry {
     }
 }
 
-/// The resources of a kind, by full name.
-type Entries = BTreeMap<String, Entry>;
+/// The resources of a kind, by full name. Changed by its own functions only, which keep the sum.
+#[derive(Clone, Default)]
+struct Entries {
+    by_name: BTreeMap<String, Entry>,
+    /// Of all messages and their names.
+    bytes: usize,
+}
+
+impl Entries {
+    fn insert(&mut self, name: String, entry: Entry) {
+        self.remove(&name);
+        self.bytes += name.len() + entry.bytes;
+        self.by_name.insert(name, entry);
+    }
+
+    fn remove(&mut self, name: &str) {
+        if let Some(entry) = self.by_name.remove(name) {
+            self.bytes -= name.len() + entry.bytes;
+        }
+    }
+}
+
+impl Deref for Entries {
+    type Target = BTreeMap<String, Entry>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.by_name
+    }
+}
 
 /// A kind without its type.
 struct Kind {
@@ -206,7 +236,7 @@ impl Debug for Resources {
 impl Resources {
     /// Reads all. An entry that cannot be read, or whose kind is unknown, is an error that names it.
     pub fn open(meta: Arc<dyn MetaStore>) -> Result<Self> {
-        let mut kinds: Vec<_> = KINDS.iter().map(|_| Entries::new()).collect();
+        let mut kinds: Vec<_> = KINDS.iter().map(|_| Entries::default()).collect();
         for (key, stored) in meta.list(PREFIX)? {
             let (number, name, entry) = decode(&key, &stored.value, stored.revision)?;
             if let Some(entries) = kinds.get_mut(number) {
@@ -250,6 +280,11 @@ impl Resources {
         let matching = from_start.take_while(|(name, _)| name.starts_with(prefix));
         let named = matching.filter_map(|(name, entry)| Some((name.clone(), entry.typed()?)));
         named.take(limit).collect()
+    }
+
+    /// Bytes of all resources of a kind and of their names.
+    pub fn bytes<R: Resource>(&self) -> usize {
+        self.entries::<R>().load().bytes
     }
 
     /// Creates a resource; `ALREADY_EXISTS` where there is one of the name. Blocks.
@@ -351,10 +386,10 @@ impl Resources {
             match staged.after {
                 Some(after) => {
                     let digest = after.digest();
-                    map.insert(staged.name, (after.seal)(after.value, revision, digest))
+                    map.insert(staged.name, (after.seal)(after.value, revision, digest));
                 }
                 None => map.remove(&staged.name),
-            };
+            }
         }
         for (number, map) in maps {
             if let Some(kind) = self.kinds.get(number) {
@@ -781,6 +816,82 @@ mod tests {
             assert_eq!(names(&resources, "", None, 10), ["p", "p/i-2", "p/i-3", "p/i2", "p/i3"]);
             assert!(resources.get::<BundleRecord>("p/i").is_none());
         }
+    }
+
+    /// The bytes of operations and views, which are those of all of them.
+    fn counted(resources: &Resources) -> [usize; 2] {
+        fn of<R: Resource>(resources: &Resources) -> usize {
+            let all = resources.list::<R>("", None, usize::MAX);
+            let sizes = all.iter().map(|(name, stored)| name.len() + stored.value.encoded_len());
+            assert_eq!(resources.bytes::<R>(), sizes.sum::<usize>());
+            resources.bytes::<R>()
+        }
+        [of::<Operation>(resources), of::<ViewRecord>(resources)]
+    }
+
+    #[test]
+    fn the_bytes_of_a_kind_are_those_of_all_of_it_after_every_change() {
+        let meta = Arc::new(MemoryMeta::default());
+        let resources = Resources::open(meta.clone()).unwrap();
+        assert_eq!(counted(&resources), [0, 0]);
+        resources.create(A, named("one")).unwrap();
+        resources.create("b", named(&"long".repeat(99))).unwrap();
+        let [both, _] = counted(&resources);
+        for name in ["longer than before", "short"] {
+            let rename = |operation: &mut Operation| {
+                *operation = named(name);
+                Ok(())
+            };
+            resources.update("b", rename).unwrap();
+            assert_ne!(counted(&resources)[0], both);
+        }
+        resources
+            .change(|change| {
+                for name in [A, "c"] {
+                    change.put(name, named("put"));
+                    change.put(name, named("put again"));
+                }
+                change.put(&format!("{A}/x"), named("x"));
+                change.put(&format!("{A}/y"), ViewRecord { table: 7, view: None });
+                change.put("v", ViewRecord { table: 8, view: None });
+                change.create("gone", named("as soon as made"))?;
+                change.delete::<Operation>("gone")
+            })
+            .unwrap();
+        let before = counted(&resources);
+        assert_eq!(counted(&Resources::open(meta.clone()).unwrap()), before);
+        let refused = resources.change(|change| {
+            change.put("d", named("d"));
+            change.delete::<Operation>("not there")
+        });
+        assert!(refused.is_err());
+        assert_eq!(counted(&resources), before);
+        resources.create("d", named("d")).unwrap();
+        meta.fails.store(true, Ordering::Relaxed);
+        let before = counted(&resources);
+        assert!(resources.create("e", named("e")).is_err());
+        assert!(resources.delete::<Operation>("d", |_| Ok(())).is_err());
+        assert_eq!(counted(&resources), before);
+        meta.fails.store(false, Ordering::Relaxed);
+        resources.delete::<Operation>("d", |_| Ok(())).unwrap();
+        counted(&resources);
+        let under = resources.change(|change| {
+            change.put(&format!("{A}/new"), named("new"));
+            change.delete_under(A);
+            Ok(())
+        });
+        under.unwrap();
+        counted(&resources);
+        let swept = resources.sweep::<ViewRecord>(
+            |_, view| view.table == 8,
+            |change, name| change.delete::<ViewRecord>(name),
+        );
+        assert_eq!((swept, counted(&resources)[1]), (Ok(1), 0));
+        for name in ["b", "c"] {
+            resources.delete::<Operation>(name, |_| Ok(())).unwrap();
+        }
+        assert_eq!(counted(&resources), [0, 0]);
+        assert_eq!(counted(&Resources::open(meta).unwrap()), [0, 0]);
     }
 
     #[test]

@@ -107,13 +107,11 @@ impl Policies {
     /// Refuses a policy that is larger than the one before where all policies would have too many bytes: they are in memory, and
     /// instances that nobody created have policies, too.
     fn check_room(&self, resource: &str, record: &PolicyRecord) -> Result<()> {
-        let all = self.resources.list::<PolicyRecord>("", None, usize::MAX);
-        let size = |name: &str, record: &PolicyRecord| name.len() + record.encoded_len();
-        let sizes = all.iter().map(|(name, stored)| size(name, &stored.value));
+        let size = |record: &PolicyRecord| resource.len() + record.encoded_len();
         let before = self.resources.get::<PolicyRecord>(resource);
-        let before = before.map_or(0, |stored| size(resource, &stored.value));
-        let after = size(resource, record);
-        let bytes = sizes.sum::<usize>() - before + after;
+        let before = before.map_or(0, |stored| size(&stored.value));
+        let after = size(record);
+        let bytes = self.resources.bytes::<PolicyRecord>() - before + after;
         if bytes > POLICIES_BYTES_MAX && after > before {
             return Err(Error::resource_exhausted(format!(
                 "with this one all IAM policies would have {bytes} bytes; limit {POLICIES_BYTES_MAX}: set those that nobody needs \
