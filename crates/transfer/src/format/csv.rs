@@ -30,6 +30,12 @@ pub const COLUMNS_MAX: usize = 10_000;
 /// one field of the rest of the file, which would be read into memory.
 const RECORD_BYTES_MAX: u64 = 512 << 20;
 
+/// What the reader has of a file beyond the record that it reads: what it reads at a time, its default.
+const AHEAD_BYTES: usize = 8 << 10;
+
+/// Bytes of a record that is written, at most: one that is read whatever is read with it.
+const WRITTEN_BYTES_MAX: usize = RECORD_BYTES_MAX as usize - AHEAD_BYTES;
+
 /// Where a cell's timestamp comes from, as `cbt import timestamp=` has it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -147,8 +153,11 @@ impl<R: Read> Reader<R> {
         let (quotes, wrong) = (Quotes::new(), None);
         let left = record_bytes_max;
         let input = Bounded { inner: input, ahead: None, record_bytes_max, left, quotes, wrong };
-        let mut reader =
-            csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(input);
+        let mut reader = csv::ReaderBuilder::new()
+            .has_headers(false)
+            .flexible(true)
+            .buffer_capacity(AHEAD_BYTES)
+            .from_reader(input);
         let mut header = |what: &str| {
             let mut line = ByteRecord::new();
             match reader.read_byte_record(&mut line) {
@@ -282,6 +291,8 @@ pub struct Writer {
     places: HashMap<String, HashMap<Vec<u8>, usize>>,
     fields: Vec<Option<Vec<u8>>>,
     timestamps: Timestamps,
+    /// [`WRITTEN_BYTES_MAX`].
+    record_bytes_max: usize,
 }
 
 impl Writer {
@@ -312,8 +323,30 @@ impl Writer {
         for header in [&families, &qualifiers] {
             writer.write_byte_record(header).map_err(|e| Error::failed(e.to_string()))?;
         }
-        Ok(Self { writer, places, fields: vec![None; columns.len()], timestamps })
+        let fields = vec![None; columns.len()];
+        Ok(Self { writer, places, fields, timestamps, record_bytes_max: WRITTEN_BYTES_MAX })
     }
+
+    /// Refuses a record that no reader takes.
+    fn check(&self, key: &[u8]) -> Result<()> {
+        let fields = self.fields.iter().map(|field| field.as_deref().unwrap_or_default());
+        let bytes = std::iter::once(key).chain(fields).map(field_bytes_max).sum::<usize>();
+        let most = self.record_bytes_max;
+        if bytes <= most {
+            return Ok(());
+        }
+        // Each quote is two: it may be twice what the table has.
+        Err(Error::failed(format!(
+            "CSV: row {} takes up to {bytes} bytes, and no reader takes more than {most}: choose Avro or Parquet",
+            key.escape_ascii()
+        )))
+    }
+}
+
+/// Bytes of a field in a file, at most: in quotes, with those in it doubled, and what ends it.
+fn field_bytes_max(field: &[u8]) -> usize {
+    let bytes = field.iter().map(|byte| 1 + usize::from(*byte == b'"'));
+    bytes.sum::<usize>() + "\"\",".len()
 }
 
 impl Sink for Writer {
@@ -336,6 +369,7 @@ impl Sink for Writer {
         if cells == 0 {
             return Ok(0);
         }
+        self.check(&row.key)?;
         let mut line = ByteRecord::new();
         line.push_field(&row.key);
         for field in &self.fields {
@@ -544,6 +578,50 @@ mod tests {
         let mut bytes = Vec::new();
         crate::files::open(&path).unwrap().read_to_end(&mut bytes).unwrap();
         bytes
+    }
+
+    #[test]
+    fn a_row_that_no_reader_would_take_is_named_and_one_that_is_as_large_as_may_be_is_read() {
+        let most = 20_000;
+        let columns = [Column { family: "f".to_owned(), qualifier: b"a".to_vec() }];
+        let row = |key: &str, quotes: usize, rest: usize| {
+            let value = "\"".repeat(quotes) + &"v".repeat(rest);
+            let Record::Row(row) = row(key, &[("f", "a", NOW / 1000 * 1000, &value)]) else {
+                unreachable!()
+            };
+            row
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.csv");
+        let (unfinished, file) = crate::files::Unfinished::create(&path).unwrap();
+        let mut writer = Box::new(Writer::create(file, &columns, Timestamps::Now).unwrap());
+        writer.record_bytes_max = most - AHEAD_BYTES;
+        // A key of one byte, and two commas and pairs of quotes beside the value.
+        let room = writer.record_bytes_max - 1 - 2 * 3;
+        let mut written = Vec::new();
+        for at in 0..200 {
+            // They end wherever a buffer does.
+            written.extend([
+                row("s", 0, 41 * at + 1),
+                row("k", room / 2, room % 2),
+                row("l", 0, room),
+            ]);
+        }
+        for row in &written {
+            writer.write(row).unwrap();
+        }
+        for (quotes, rest) in [(room / 2, room % 2 + 1), (room / 2 + 1, 0), (0, room + 1)] {
+            let error = writer.write(&row("d", quotes, rest)).unwrap_err().to_string();
+            assert!(error.contains("row d takes") && error.contains("choose Avro"), "{error}");
+        }
+        unfinished.finish(&writer.finish().unwrap()).unwrap();
+        let file = crate::files::open(&path).unwrap();
+        let options = options(None, Timestamps::Now);
+        let mut reader = Reader::open_bounded(file, &options, most as u64).unwrap();
+        for row in written {
+            assert!(reader.next().unwrap() == Some(Record::Row(row)));
+        }
+        assert!(reader.next().unwrap().is_none());
     }
 
     #[test]
