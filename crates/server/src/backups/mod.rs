@@ -60,6 +60,7 @@ use filter::Filter;
 use page::Order;
 use record::BackupRecord;
 use rests::{Begun, Rests};
+pub(crate) use sweep::check_policy_named;
 
 /// The backups of one server.
 pub struct Backups {

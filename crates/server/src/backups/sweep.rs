@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tepui_bigtable::error::{Code, Result};
+use tepui_bigtable::error::{Code, Error, Result};
 
 use super::figures::Job;
 use super::record::BackupRecord;
@@ -12,7 +12,9 @@ use crate::api::admin;
 use crate::api::admin::backup::BackupType;
 use crate::catalog::record::TableRecord;
 use crate::catalog::resources::Stored;
-use crate::limits::{AUTOMATED_BACKUP_FREQUENCY, BACKUP_LIFE_MAX};
+use crate::limits::{
+    AUTOMATED_BACKUP_FREQUENCY, BACKUP_LIFE_MAX, CLUSTER_ID_CHARS_MAX, RESOURCE_NAME_CHARS_MAX,
+};
 use crate::names;
 
 impl Backups {
@@ -201,6 +203,23 @@ fn is_within(distance: Option<u64>, micros: i64) -> bool {
     distance.is_some_and(|distance| i64::try_from(distance).is_ok_and(|d| d < micros))
 }
 
+/// Refuses a table that has a policy, and of which a backup by it may have too long a name: in a cluster whose id is as long as
+/// any, since such a one may come.
+pub fn check_policy_named(table: &TableRecord) -> Result<()> {
+    let Some((instance, _)) = names::split_table(&table.name) else { return Ok(()) };
+    if table.backup_policy().is_none() {
+        return Ok(());
+    }
+    let cluster = format!("{instance}/clusters/{}", "c".repeat(CLUSTER_ID_CHARS_MAX));
+    let bytes = format!("{cluster}/backups/{}", automated_id(table, 0)).len();
+    if bytes > RESOURCE_NAME_CHARS_MAX {
+        return Err(Error::invalid_argument(format!(
+            "automated_backup_policy: with the name of the table's instance, that of an automated backup may have {bytes} bytes; limit {RESOURCE_NAME_CHARS_MAX}"
+        )));
+    }
+    Ok(())
+}
+
 /// The id of an automated backup: tells when it was made, and differs from that of any other table.
 fn automated_id(table: &TableRecord, now: i64) -> String {
     let time = times::timestamp(now.div_euclid(1_000_000).saturating_mul(1_000_000)).to_string();
@@ -211,6 +230,7 @@ fn automated_id(table: &TableRecord, now: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::spelled_out::AutomatedBackupPolicy;
 
     #[test]
     fn ids_of_automated_backups_tell_the_time_and_the_table() {
@@ -218,5 +238,25 @@ mod tests {
         let id = automated_id(&table, 1_767_225_600_123_456);
         assert_eq!(id, "auto-20260101t000000z-00000000000000ab");
         names::new_backup("projects/p/instances/i/clusters/c", &id).unwrap();
+    }
+
+    #[test]
+    fn a_table_may_have_a_policy_where_its_backups_have_names_in_any_cluster() {
+        let cluster = "c".repeat(CLUSTER_ID_CHARS_MAX);
+        let (mut named, mut unnamed) = (0, 0);
+        for project in RESOURCE_NAME_CHARS_MAX - 200..RESOURCE_NAME_CHARS_MAX - 100 {
+            let instance = format!("projects/{}/instances/i", "p".repeat(project));
+            let table = TableRecord {
+                name: format!("{instance}/tables/t"),
+                automated_backup_policy: Some(AutomatedBackupPolicy::default()),
+                ..TableRecord::default()
+            };
+            let parent = format!("{instance}/clusters/{cluster}");
+            let name = names::new_backup(&parent, &automated_id(&table, 1_767_225_600_123_456));
+            assert_eq!(check_policy_named(&table).is_ok(), name.is_ok(), "{project}");
+            let count = if name.is_ok() { &mut named } else { &mut unnamed };
+            *count += 1;
+        }
+        assert!(named > 0 && unnamed > 0, "{named} {unnamed}");
     }
 }

@@ -14,7 +14,7 @@ use crate::api::admin::table::TimestampGranularity;
 use crate::api::admin::tiered_storage_rule::Rule;
 use crate::api::admin::r#type::Kind;
 use crate::api::spelled_out::{AutomatedBackupPolicy, Table};
-use crate::backups::times;
+use crate::backups::{check_policy_named, times};
 use crate::limits::{TABLE_BYTES_MAX, TABLE_FIELDS_MAX};
 
 const DAY_SECONDS: i64 = 24 * 3_600;
@@ -63,6 +63,7 @@ pub fn set_new(record: &mut TableRecord, asked: &Table) -> Result<()> {
     record.tiered_storage_config = asked.tiered_storage_config;
     record.row_key_schema = schema(asked);
     check(record)?;
+    check_policy_named(record)?;
     check_size(record, None)
 }
 
@@ -99,6 +100,9 @@ impl<'a> Update<'a> {
         self.set(&mut changed)?;
         check_schema_change(record, changed.row_key_schema.as_ref(), self.ignore_warnings)?;
         check(&mut changed)?;
+        if changed.backup_policy() != record.backup_policy() {
+            check_policy_named(&changed)?;
+        }
         check_size(&changed, Some(record))?;
         Ok(changed)
     }
@@ -377,6 +381,7 @@ mod tests {
     use super::*;
     use crate::api::admin::r#type::{self as t, r#struct};
     use crate::catalog::record::FamilyRecord;
+    use crate::limits::RESOURCE_NAME_CHARS_MAX;
 
     fn duration(days: i64) -> Option<prost_types::Duration> {
         Some(prost_types::Duration { seconds: days * DAY_SECONDS, nanos: 0 })
@@ -686,6 +691,26 @@ mod tests {
                 None => assert_eq!(on.unwrap_err().kind(), Code::InvalidArgument),
             }
         }
+    }
+
+    #[test]
+    fn automated_backups_that_can_have_no_name_are_refused_and_nothing_else_is() {
+        let instance =
+            format!("projects/{}/instances/i", "p".repeat(RESOURCE_NAME_CHARS_MAX - 100));
+        let long = || TableRecord { name: format!("{instance}/tables/t"), ..record() };
+        let error = set_new(&mut long(), &backups(5, None)).unwrap_err();
+        assert_eq!(error.kind(), Code::InvalidArgument);
+        let told = error.message();
+        assert!(told.contains("automated_backup_policy") && told.contains("1024"), "{told}");
+        let disabled = AutomatedBackupPolicy { disabled: true, ..Default::default() };
+        let mut there = long();
+        set_new(&mut there, &with_policy(disabled)).unwrap();
+        let whole = mask(&["automated_backup_policy"]);
+        assert!(update(&there, &backups(5, None), Some(&whole), false).is_err());
+        // One that has a policy from before can be changed otherwise, and be left without.
+        there.automated_backup_policy = backups(5, Some(1)).automated_backup_policy;
+        update(&there, &stream(2), Some(&mask(&["change_stream_config"])), false).unwrap();
+        update(&there, &Table::default(), Some(&whole), false).unwrap();
     }
 
     #[test]
