@@ -173,6 +173,54 @@ impl<B: Inbound> Service<http::Request<Arrived<B>>> for Others {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
+    use futures::future::join_all;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+    use tokio::sync::watch;
+    use tokio::time::Instant;
+
+    use crate::admission::Streams;
+    use crate::admission::ungated::Ungated;
+    use crate::limits::REFLECTION_QUIET_MAX;
+    use crate::server::DESCRIPTORS;
+
+    #[tokio::test(start_paused = true)]
+    async fn streams_of_reflection_that_are_quiet_make_room_for_others() {
+        let reflection = tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(DESCRIPTORS);
+        let routes = Routes::new(reflection.build_v1().unwrap());
+        let (_drain, draining) = watch::channel(false);
+        let ungated = Ungated::new(Others::new(routes), draining);
+        // Streams that ask nothing, and have no end of their own.
+        let ask = || {
+            let body = StreamBody::new(futures::stream::pending::<Result<Frame<Bytes>, Status>>());
+            let connection = Arc::new(Streams::new(1 << 20)).connection();
+            let path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+            let request = http::Request::post(path).header("content-type", "application/grpc");
+            ungated.call(request.body(Arrived { body, connection }).unwrap())
+        };
+        let is_refused = |answer: &http::Response<Reply>| {
+            Status::from_header_map(answer.headers())
+                .is_some_and(|status| status.code() == Code::ResourceExhausted)
+        };
+        let began = Instant::now();
+        let kept = join_all((0..REFLECTION_STREAMS_MAX).map(|_| ask())).await;
+        assert!(!kept.iter().flatten().any(is_refused));
+        assert!(is_refused(&ask().await.unwrap()));
+        assert!(began.elapsed() < REFLECTION_QUIET_MAX);
+        let ends = kept.into_iter().map(|answer| async {
+            let Ok(answer) = answer;
+            let Reply::Other(body) = answer.into_body() else { panic!() };
+            body.collect().await.unwrap().trailers().and_then(Status::from_header_map)
+        });
+        let ends = tokio::time::timeout(2 * REFLECTION_QUIET_MAX, join_all(ends)).await;
+        for end in ends.unwrap() {
+            assert_eq!(end.unwrap().code(), Code::Ok);
+        }
+        assert!(began.elapsed() >= REFLECTION_QUIET_MAX);
+        assert!(!is_refused(&ask().await.unwrap()));
+    }
 
     #[test]
     fn a_path_is_of_the_service_that_it_names_in_full() {

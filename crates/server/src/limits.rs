@@ -27,6 +27,11 @@ pub const HEALTH_WATCHES_MAX: usize = 256;
 /// When to try again where there are as many streams as may be: one of reflection is mostly over within a second.
 pub const PLACES_RETRY: Duration = Duration::from_secs(1);
 
+/// How long a client of reflection may ask nothing on its stream, until that is ended and its place another's. Programs ask all that they want within
+/// a second, and begin another stream where people go on asking. Less, and they do so at each question; more, and as many clients that have gone quiet
+/// keep others out for longer.
+pub const REFLECTION_QUIET_MAX: Duration = Duration::from_mins(1);
+
 /// Bytes of one message of a `MutateRows` response, at most. Well under the 4 MiB that clients accept, and
 /// enough for all statuses of an ordinary batch in one message.
 pub const MUTATE_ROWS_MESSAGE_BYTES_MAX: usize = 1 << 20;

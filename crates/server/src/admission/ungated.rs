@@ -20,11 +20,11 @@ use tonic::Status;
 use super::loose::Loose;
 use super::{Arrived, Connection, Inbound};
 use crate::grpc;
-use crate::limits::REQUEST_BODY_PAUSE;
+use crate::limits::{REFLECTION_QUIET_MAX, REQUEST_BODY_PAUSE};
 use crate::runtime::{Signal, given};
 use crate::status::from_error;
 
-/// How the paths of services begin whose requests are streams: they have no end while their client may ask more.
+/// How the paths of services begin whose requests are streams: they have no end while their client asks more.
 pub const STREAMS: &str = "/grpc.reflection.";
 
 /// A service beside the gate.
@@ -35,7 +35,7 @@ pub struct Ungated<S> {
 }
 
 impl<S> Ungated<S> {
-    /// Serves it. Streams end once `draining` is given.
+    /// Serves it. Streams end once `draining` is given, or they were quiet for [`REFLECTION_QUIET_MAX`].
     pub fn new(inner: S, draining: Signal) -> Self {
         Self { inner, draining }
     }
@@ -72,7 +72,7 @@ where
 }
 
 /// The body of a request of which nothing stays incomplete for longer than [`REQUEST_BODY_PAUSE`]: all of it, or of a stream a message
-/// that has begun.
+/// that has begun. A stream ends where it is quiet between two messages for [`REFLECTION_QUIET_MAX`].
 pub struct TimelyBody<B> {
     inner: B,
     connection: Arc<Connection>,
@@ -80,7 +80,7 @@ pub struct TimelyBody<B> {
     /// What it counts as while nothing has come of it, or of a stream's next message no more than a part.
     head: Option<Loose>,
     has_begun: bool,
-    /// Since something had to be waited for that is not complete.
+    /// Since something had to be waited for: the rest of what is not complete, or between messages for one that begins.
     pause: Option<Pin<Box<Sleep>>>,
 }
 
@@ -106,9 +106,9 @@ impl Place {
         self.header_len == 0
     }
 
-    /// Passes these bytes. Returns whether a message ended among them.
+    /// Passes these bytes. Returns whether a message ended among them, or began with them.
     fn pass(&mut self, mut bytes: &[u8]) -> bool {
-        let mut has_ended = false;
+        let mut has_moved = self.is_between_messages() && !bytes.is_empty();
         while !bytes.is_empty() {
             let missing = HEADER_BYTES - self.header_len;
             let wanted = if missing > 0 { missing } else { self.left };
@@ -121,10 +121,10 @@ impl Place {
             }
             if self.header_len == HEADER_BYTES && self.left == 0 {
                 self.header_len = 0;
-                has_ended = true;
+                has_moved = true;
             }
         }
-        has_ended
+        has_moved
     }
 
     /// Takes a part of a header, which is no longer than what is missing. Returns whether that is all of it.
@@ -157,7 +157,11 @@ impl<B> TimelyBody<B> {
         if let Some(Stream { place, end }) = &mut self.stream
             && place.is_between_messages()
         {
-            return end.poll_unpin(context).map(|()| None);
+            let quiet = || Box::pin(tokio::time::sleep(REFLECTION_QUIET_MAX));
+            if end.poll_unpin(context).is_pending() {
+                ready!(self.pause.get_or_insert_with(quiet).as_mut().poll(context));
+            }
+            return Poll::Ready(None);
         }
         if self.head.is_none() && (self.stream.is_some() || !self.has_begun) {
             match self.connection.loose_head() {
@@ -293,6 +297,32 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_stream_that_is_quiet_between_messages_ends_in_time() {
+        for (parts, since) in [
+            (&[][..], 0),
+            // What has no byte is no message.
+            (&[b"" as &[u8], b"", b""], 0),
+            (&[b"", b"\0\0\0\0\0", b"", b""], 1),
+            (&[b"", b"\0\0\0", b"\0\x02ab", b"\0\0\0\0\x01c"], 3),
+        ] {
+            let (_drain, draining) = watch::channel(false);
+            let (send, mut body) = sent(Some(draining));
+            let began = Instant::now();
+            for bytes in parts {
+                send.send(part(bytes)).unwrap();
+                assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), bytes);
+                let waits = tokio::time::timeout(REQUEST_BODY_PAUSE / 2, body.frame()).await;
+                assert!(waits.is_err(), "{bytes:?}");
+            }
+            let end = tokio::time::timeout(2 * REFLECTION_QUIET_MAX, body.frame()).await;
+            assert!(end.unwrap().is_none(), "an end and no failure");
+            let due = since * REQUEST_BODY_PAUSE / 2 + REFLECTION_QUIET_MAX;
+            let late = began.elapsed().checked_sub(due).unwrap();
+            assert!(late <= Duration::from_millis(10), "{parts:?}: {late:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_stream_may_be_quiet_between_messages_until_the_server_stops() {
         let (drain, draining) = watch::channel(false);
         let (send, mut body) = sent(Some(draining));
@@ -302,7 +332,7 @@ mod tests {
             let waits = tokio::time::timeout(REQUEST_BODY_PAUSE / 2, body.frame()).await;
             assert!(waits.is_err(), "{bytes:?}");
         }
-        let waits = tokio::time::timeout(100 * REQUEST_BODY_PAUSE, body.frame()).await;
+        let waits = tokio::time::timeout(REFLECTION_QUIET_MAX * 5 / 6, body.frame()).await;
         assert!(waits.is_err(), "it goes on");
         send.send(part(b"\0\0\0\0\0")).unwrap();
         drain.send(true).unwrap();
