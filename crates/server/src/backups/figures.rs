@@ -142,7 +142,7 @@ impl Backups {
     }
 }
 
-/// Whether an operation failed, and no client wanted that, who cancelled it, deleted its instance, or dropped a family meanwhile.
+/// Whether an operation failed, and no client wanted that, who cancelled it, deleted its instance, or dropped a family or replaced the table meanwhile.
 pub(super) fn is_failure(error: &Error) -> bool {
     !matches!(error.kind(), Code::Cancelled | Code::Aborted)
 }

@@ -180,26 +180,16 @@ impl Backups {
                 return Err(error);
             }
         };
-        // The families of the table may be others by now than when the backup was asked for, which may have been by the last
-        // server: the backup holds cells of those, under numbers that no later family may have.
-        let now = self.tables.kept(&table.name);
-        let now = now.filter(|now| now.record.incarnation == table.incarnation);
-        if let Some(now) = &now
-            && let Some(dropped) = dropped_family(&table, &now.record)
-        {
-            let id = made.id();
-            drop(made);
-            self.forget(id);
-            self.give_up(name, incarnation);
-            return Err(Error::new(
-                Code::Aborted,
-                format!(
-                    "table {:?}: column family {dropped:?} was dropped while the backup was made; make it again",
-                    table.name
-                ),
-            ));
-        }
-        let table = now.map_or(table, |now| now.record.clone());
+        let table = match self.as_it_is_now(&table) {
+            Ok(now) => now,
+            Err(error) => {
+                let id = made.id();
+                drop(made);
+                self.forget(id);
+                self.give_up(name, incarnation);
+                return Err(error);
+            }
+        };
         let end_time = Some(times::timestamp(self.env.clock.now_micros()));
         let ready = self.resources.update::<BackupRecord>(name, |record| {
             if record.incarnation != incarnation {
@@ -235,6 +225,25 @@ impl Backups {
                 }
                 Err(if error.kind() == Code::NotFound { gone() } else { error })
             }
+        }
+    }
+
+    /// The record of a table of which a backup was made. Its families may be others by now than when the backup was asked for, which may
+    /// have been by the last server: the backup holds cells of those, under numbers that no later family may have. `ABORTED` where
+    /// that record does not tell them any more.
+    fn as_it_is_now(&self, before: &TableRecord) -> Result<TableRecord> {
+        let aborted = |what: String| {
+            let text =
+                format!("table {:?}: {what} while the backup was made; make it again", before.name);
+            Err(Error::new(Code::Aborted, text))
+        };
+        let now = self.tables.kept(&before.name);
+        let Some(now) = now.filter(|now| now.record.incarnation == before.incarnation) else {
+            return aborted("it was replaced, or removed for good,".to_owned());
+        };
+        match dropped_family(before, &now.record) {
+            Some(dropped) => aborted(format!("column family {dropped:?} was dropped")),
+            None => Ok(now.record.clone()),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Backups and restores that a crash, a client, a failing disk or a full one interrupts.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::FutureExt as _;
 use tepui_engine::cell::RowRange;
@@ -471,19 +472,20 @@ fn a_backup_whose_flush_waits_for_room_on_the_disk_ends_when_it_is_cancelled_or_
     assert_eq!(place.value(OTHER).unwrap(), "to be flushed");
 }
 
+fn add_family(record: &TableRecord, name: &str) -> Result<TableRecord> {
+    let mut record = record.clone();
+    crate::catalog::families::create(&mut record, name, admin::ColumnFamily::default())?;
+    Ok(record)
+}
+
 #[test]
 fn a_family_that_came_while_a_backup_waited_for_the_next_server_is_in_it_and_its_number_is_taken() {
     let (place, started) = interrupted(|_| {});
-    let add = |record: &TableRecord, name: &str| {
-        let mut record = record.clone();
-        crate::catalog::families::create(&mut record, name, admin::ColumnFamily::default())?;
-        Ok(record)
-    };
-    place.tables.update(TABLE, |record| add(record, "new")).unwrap();
+    place.tables.update(TABLE, |record| add_family(record, "new")).unwrap();
     place.backups.resume().unwrap();
     response(&place.wait(&started)).unwrap();
     response(&place.wait(&place.backups.restore(OTHER, BACKUP).unwrap())).unwrap();
-    let entry = place.tables.update(OTHER, |record| add(record, "newer")).unwrap();
+    let entry = place.tables.update(OTHER, |record| add_family(record, "newer")).unwrap();
     let numbers: Vec<_> =
         ["cf", "new", "newer"].map(|name| entry.record.family(name).map(|family| family.id)).into();
     assert_eq!(numbers, [Some(1), Some(2), Some(3)]);
@@ -504,6 +506,42 @@ fn a_backup_during_which_a_family_is_dropped_fails_and_leaves_nothing_and_the_ne
     assert_eq!(place.backups.get(BACKUP).unwrap_err().kind(), Code::NotFound);
     assert!(place.engine.backups().is_empty());
     place.make(BACKUP);
+}
+
+#[test]
+fn a_backup_whose_table_is_replaced_while_its_list_is_written_fails_and_that_of_a_deleted_one_is_made()
+ {
+    for replaced in [false, true] {
+        let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
+        let place = with_table(Arc::new(faults.clone()));
+        let (tables, is_over) = (Arc::clone(&place.tables), AtomicBool::new(false));
+        let hook = move |path: &Path| {
+            if path.starts_with("/data/backups") && !is_over.swap(true, Ordering::Relaxed) {
+                // What the record says of when the backup was asked for is out of date.
+                tables.update(TABLE, |record| add_family(record, "more")).unwrap();
+                tables.delete(TABLE).unwrap();
+                if replaced {
+                    tables.create(TABLE, NewTable::default()).unwrap();
+                }
+            }
+        };
+        faults.before_sync(Some(Arc::new(hook)));
+        let done = place.wait(&place.backups.create(BACKUP, &place.asked(10 * HOUR)).unwrap());
+        faults.before_sync(None);
+        place.idle();
+        if replaced {
+            assert_eq!(response(&done), Err(i32::from(tonic::Code::Aborted)));
+            let Some(operation::Result::Error(status)) = done.result else { panic!("no error") };
+            assert!(status.message.contains("was replaced"), "{}", status.message);
+            assert_eq!(place.backups.get(BACKUP).unwrap_err().kind(), Code::NotFound);
+            assert!(place.engine.backups().is_empty());
+        } else {
+            response(&done).unwrap();
+            response(&place.wait(&place.backups.restore(OTHER, BACKUP).unwrap())).unwrap();
+            assert_eq!(place.value(OTHER).unwrap(), "first");
+            assert!(place.tables.get(OTHER).unwrap().record.family("more").is_some());
+        }
+    }
 }
 
 #[test]
