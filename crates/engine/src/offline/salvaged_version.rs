@@ -400,6 +400,31 @@ mod tests {
     }
 
     #[test]
+    fn rows_that_were_dropped_with_nothing_in_memory_do_not_come_back_with_what_a_lost_edit_had_removed()
+     {
+        let dropped = Excised { range: RowRange::new("m", "p"), seq: 20 };
+        let merged = sst(3, 6, ("a", "z"), (1, 19));
+        let edits = [
+            edit(&[], &[sst(1, 6, ("a", "z"), (1, 9)), sst(2, 0, ("a", "z"), (10, 19))]),
+            edit(&[(6, 1), (0, 2)], std::slice::from_ref(&merged)),
+            VersionEdit {
+                add_excised: vec![dropped.clone()],
+                last_seq: Some(20),
+                ..edit(&[(6, 3)], &cut(&merged, &dropped.range))
+            },
+            VersionEdit {
+                remove_excised: vec![dropped],
+                ..edit(&[], &[sst(4, 0, ("n", "n"), (30, 39))])
+            },
+        ];
+        let version = salvaged(&edits, &[1], &[1, 2, 3, 4]);
+        assert_eq!(places(&version, "b"), [(0, 2), (6, 3)]);
+        assert_eq!(places(&version, "m"), []);
+        assert_eq!(places(&version, "n"), [(0, 4)], "written again");
+        assert_eq!(version.excised(), []);
+    }
+
+    #[test]
     fn a_file_whose_move_is_lost_lies_under_what_came_into_its_old_level_later() {
         let low = [sst(1, 6, ("a", "z"), (1, 9)), sst(2, 4, ("f", "p"), (10, 19))];
         let edits = [

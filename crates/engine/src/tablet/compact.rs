@@ -632,7 +632,7 @@ impl Claim {
         let view = tablet.view.load_full();
         let read = cut_out(&mut edit, &manifest.version(), &view, &done, is_input);
         EngineMetrics::add(&metrics.compaction_read_bytes, read);
-        tablet.install(&mut manifest, &edit, opened, 0)?;
+        tablet.install(&mut manifest, edit, opened, 0)?;
         // Whoever waits for the manifest does not wait for those who pick, too.
         drop(manifest);
         // By other rules they say nothing.
@@ -711,7 +711,7 @@ impl Claim {
             collected += properties.cells;
         }
         let edit = VersionEdit { remove, ..VersionEdit::default() };
-        tablet.install(&mut manifest, &edit, Outputs::default(), 0)?;
+        tablet.install(&mut manifest, edit, Outputs::default(), 0)?;
         EngineMetrics::add(&tablet.core.metrics.cells_collected, collected);
         Ok(true)
     }
@@ -774,6 +774,6 @@ impl Claim {
             .map(|f| SstRef { level: self.pick.output_level, ..f.as_ref().clone() })
             .collect();
         let edit = VersionEdit { add, remove, ..VersionEdit::default() };
-        tablet.install(&mut manifest, &edit, Outputs::default(), 0)
+        tablet.install(&mut manifest, edit, Outputs::default(), 0)
     }
 }

@@ -6,8 +6,10 @@
 //!   left of it, as visible row ranges. An SST that lies in the range goes at once; one of which little is
 //!   left is rewritten [in the background](crate::compaction::collect).
 //! * Memtables cannot be cut, so the version remembers the range as *excised* at `s`; readers hide what
-//!   it covers, the flush of those memtables leaves it out, and the last such flush forgets the entry. So
-//!   does a later drop of rows around it; and where there are many, the memtables are sent to be flushed.
+//!   it covers, and the flush of those memtables leaves it out. The first edit of any kind forgets it after which nothing
+//!   in memory is as old. So does a later drop of rows around it; and where there are many, the memtables are sent to be flushed.
+//! * Where nothing is in memory the edit says the range all the same: a repair of a manifest that has lost an earlier edit takes it
+//!   out of the files that come back with that. Readers do not look at it, and the next edit forgets it.
 //! * A flush or compaction that is running has read rows that are dropped now. It finds the drop in the
 //!   tablet's list when it, or a part of it, is done and cuts its outputs, all of whose records are older than the drop:
 //!   a flush begins by waiting for drops that are under way, so that those with a sequence among its
@@ -30,14 +32,14 @@ use crate::sst::{FileId, SstReader};
 use crate::store::{Outputs, SstFile};
 
 use super::Tablet;
-use super::view::View;
+use super::view::{View, hides_in};
 
-/// Dropped ranges that a version remembers before the memtables that they are for are sent to be flushed. Each edit copies
+/// Dropped ranges that hide something in memory before the memtables are sent to be flushed. Each edit copies
 /// them, and each read of memory goes through them: more make both slow for a tablet that drops row by row, fewer make an SST
 /// of a few drops.
 const EXCISED_MAX: usize = 64;
 
-/// Dropped ranges beyond which others are refused until a flush has gone through, as where flushes fail for long: each edit would copy them, and
+/// Such ranges beyond which others are refused until a flush has gone through, as where flushes fail for long: each edit would copy them, and
 /// each read go through them. Far more than come while a memtable is flushed.
 const EXCISED_WAITING_MAX: usize = 1024;
 
@@ -66,10 +68,10 @@ impl Tablet {
         }
         self.core.check_writable()?;
         self.check_room()?;
-        let version = self.version();
         let stays = |older: &&Excised| !range.contains_range(&older.range);
-        if version.excised().iter().filter(stays).count() >= EXCISED_WAITING_MAX {
-            if self.view.load().waiting.is_empty() {
+        let view = self.view.load_full();
+        if view.excised().iter().filter(stays).count() >= EXCISED_WAITING_MAX {
+            if view.waiting.is_empty() {
                 // Nothing else may come that has them looked at.
                 self.rotate_now();
             }
@@ -78,6 +80,7 @@ impl Tablet {
             );
             return Err(Error::overloaded(text, EXCISED_RETRY));
         }
+        drop(view);
         // A read-modify-write that has read what is dropped now must come before the drop; and no reader
         // may see a write that comes after it while the view still shows what was before.
         let locks = self.locks.lock_all().await;
@@ -97,13 +100,10 @@ impl Tablet {
             let text = "the rows are as they were: nobody waits for the drop any more";
             return Err(Error::new(ErrorKind::Cancelled, text));
         }
-        let (seq, in_memory, view) = {
+        let (seq, view) = {
             // Under the writer lock, what is in memory is older than `seq` and what comes is newer.
             let _writer = self.lock_writer();
-            let seq = self.core.pipeline.reserve_seq();
-            let view = self.view.load_full();
-            let in_memory = view.memtables().any(|m| !m.is_empty());
-            (seq, in_memory, view)
+            (self.core.pipeline.reserve_seq(), self.view.load_full())
         };
         let version = manifest.version();
         let mut edit = VersionEdit { last_seq: Some(seq), ..VersionEdit::default() };
@@ -112,15 +112,13 @@ impl Tablet {
         let within = version.excised().iter().filter(|older| range.contains_range(&older.range));
         edit.remove_excised = within.cloned().collect();
         let excised = Excised { range, seq };
-        if in_memory {
-            edit.add_excised.push(excised.clone());
-        }
+        edit.add_excised.push(excised.clone());
         // What is read-only stays as it is: the log may have failed while locks were waited for.
         self.core.check_healthy()?;
         // What a crash loses is the end of history: no write that came before the drop, in whichever tablet, may go where the drop stays.
         let pipeline = &self.core.pipeline;
         pipeline.log().sync(pipeline.recorded())?;
-        self.install(&mut manifest, &edit, Outputs::default(), 0).map_err(|error| {
+        self.install(&mut manifest, edit, Outputs::default(), 0).map_err(|error| {
             match self.core.failed() {
                 Some(failure) if error.is_in_doubt() => failure.in_doubt(),
                 _ => error,
@@ -133,20 +131,20 @@ impl Tablet {
         drop(jobs);
         let view = self.view.load_full();
         // Where a flush is to come already, what it leaves is looked at by the next drop.
-        if view.version.excised().len() > EXCISED_MAX && view.waiting.is_empty() {
+        if view.excised().len() > EXCISED_MAX && view.waiting.is_empty() {
             self.rotate_now();
         }
         Ok(Some(seq))
     }
 
-    /// The dropped ranges of a version that hide nothing in memory once the oldest memtable that waits is flushed. The caller
-    /// holds the manifest's lock: what is written from here on is newer than all of them.
-    pub(super) fn hiding_nothing_then(&self, version: &Version) -> Vec<Excised> {
+    /// Has an edit of the version remove the dropped ranges that hide nothing in memory once so many of the memtables that wait are
+    /// flushed. The caller holds the manifest's lock: what is written from here on is newer than all of them.
+    pub(super) fn forget_drops(&self, edit: &mut VersionEdit, version: &Version, flushed: usize) {
         let view = self.view.load();
-        let left = view.waiting.iter().skip(1).chain([&view.active]);
-        let oldest = left.filter_map(|memtable| memtable.seq_range()).map(|(first, _)| first).min();
-        let hides = |excised: &&Excised| oldest.is_some_and(|oldest| oldest <= excised.seq);
-        version.excised().iter().filter(|excised| !hides(excised)).cloned().collect()
+        let hides = hides_in(view.waiting.iter().skip(flushed).chain([&view.active]));
+        let idle = version.excised().iter().filter(|excised| !hides(excised));
+        let more: Vec<_> = idle.filter(|e| !edit.remove_excised.contains(e)).cloned().collect();
+        edit.remove_excised.extend(more);
     }
 
     /// Announces a job whose outputs must respect drops from now on.

@@ -297,10 +297,9 @@ impl Tablet {
             add: job.cut_by_drops(output.files, &opened.ssts),
             flushed_seq: Some(last_seq),
             last_seq: Some(last_seq),
-            remove_excised: self.hiding_nothing_then(&manifest.version()),
             ..VersionEdit::default()
         };
-        self.install(&mut manifest, &edit, opened, 1)?;
+        self.install(&mut manifest, edit, opened, 1)?;
         self.moments.flushed(memtable, &self.view.load());
         EngineMetrics::add(&self.core.metrics.flushes, 1);
         let collected = output.stats.collected + output.stats.buried;

@@ -509,12 +509,12 @@ impl Tablet {
     }
 
     /// Writes an edit and puts the version that it makes before the readers. `outputs` are the files that
-    /// it adds; `flushed` memtables leave. An edit whose outcome is not known is [in doubt](Error::in_doubt), makes the engine
+    /// it adds; `flushed` memtables leave, and dropped ranges that hide nothing in those that stay. An edit whose outcome is not known is [in doubt](Error::in_doubt), makes the engine
     /// read-only, and leaves the files to the next start, which knows; where it was not written, they go.
     fn install(
         &self,
         manifest: &mut TabletManifest,
-        edit: &VersionEdit,
+        mut edit: VersionEdit,
         outputs: Outputs,
         flushed: usize,
     ) -> Result<()> {
@@ -524,7 +524,8 @@ impl Tablet {
             outputs.discard(&self.core.store);
             return Err(error);
         }
-        let version = match manifest.append(edit) {
+        self.forget_drops(&mut edit, &manifest.version(), flushed);
+        let version = match manifest.append(&edit) {
             Ok(version) => version,
             Err(error) => {
                 if !error.may_pass() {

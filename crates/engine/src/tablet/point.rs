@@ -222,7 +222,7 @@ impl<'a> PointRead<'a> {
         if alone && first.is_none() {
             return Ok(Found::Row(None));
         }
-        if view.version.excised().iter().any(|e| e.range.contains(wanted.row)) {
+        if view.excised().iter().any(|e| e.range.contains(wanted.row)) {
             return Ok(Found::General);
         }
         let mut assembler = wanted.assembler();
@@ -273,7 +273,7 @@ impl<'a> PointRead<'a> {
 
     /// The sequence below which all of the row is hidden, as far as is known by now.
     fn hidden_below(&self, view: &View, wanted: Want<'_>) -> Seq {
-        let excised = view.version.excised().iter().filter(|e| e.range.contains(wanted.row));
+        let excised = view.excised().iter().filter(|e| e.range.contains(wanted.row));
         // Also one that is not visible yet hides all that the snapshot sees (see `Tablet::stream`).
         let excised = excised.map(|e| e.seq.min(wanted.seq).saturating_add(1)).max();
         let memory = self.of_memory(view).filter(|memtable| memtable.tombstones() > 0);

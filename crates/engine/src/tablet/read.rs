@@ -100,7 +100,6 @@ impl Tablet {
         let schema = self.require_schema()?;
         let view = &snapshot.view;
         let excised = view
-            .version
             .excised()
             .iter()
             .filter(|e| e.range.overlaps(&range))

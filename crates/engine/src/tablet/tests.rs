@@ -256,6 +256,30 @@ fn a_flush_forgets_drops_that_came_after_all_that_is_in_memory() {
 }
 
 #[test]
+fn a_drop_with_nothing_in_memory_is_in_the_manifest_until_the_next_edit_and_reads_pass_over_it() {
+    let rig = rig();
+    let drop_row = |row: &str| {
+        block_on(rig.tablet.drop_rows(RowRange::prefix(row.as_bytes()))).unwrap();
+        let view = rig.tablet.view.load();
+        (view.version.excised().len(), view.excised().len())
+    };
+    let remembered = || rig.tablet.version().excised().len();
+    rig.write(&["a", "b", "c"]);
+    assert_eq!(["b", "x", "b", "y"].map(drop_row), [(1, 0); 4]);
+    assert_eq!((rig.cells("a"), rig.cells("b"), rig.cells("c")), (2, 0, 2));
+    // What is written later is newer.
+    block_on(rig.tablet.apply(batch("b", &["a"]))).unwrap();
+    assert_eq!(drop_row("c"), (1, 1), "by now there is something in memory that is older");
+    assert_eq!((rig.cells("a"), rig.cells("b"), rig.cells("c")), (2, 1, 0));
+    block_on(rig.tablet.flush()).unwrap();
+    assert_eq!(remembered(), 0);
+    assert_eq!(drop_row("a"), (1, 0));
+    rig.engine.compact_fully().unwrap();
+    assert_eq!(remembered(), 0);
+    assert_eq!((rig.cells("a"), rig.cells("b"), rig.cells("c")), (0, 1, 0));
+}
+
+#[test]
 fn rows_are_not_dropped_in_the_middle_of_a_read_modify_write() {
     let rig = rig();
     rig.write(&["r"]);
@@ -411,7 +435,7 @@ fn a_job_that_ends_after_its_tablet_was_dropped_leaves_no_file_and_a_healthy_eng
     rig.engine.drop_tablet(rig.tablet.id()).unwrap();
     let edit = VersionEdit { last_seq: Some(1), ..VersionEdit::default() };
     let mut manifest = rig.tablet.lock_manifest();
-    let error = rig.tablet.install(&mut manifest, &edit, late, 0).unwrap_err();
+    let error = rig.tablet.install(&mut manifest, edit, late, 0).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     drop(manifest);
     assert_eq!(rig.engine.health(), Health::Serving);
@@ -581,7 +605,7 @@ fn outputs_that_the_manifest_refuses_are_removed() {
     // An edit that does not fit is refused before anything is written.
     let edit = VersionEdit { remove: vec![(3, 7)], ..VersionEdit::default() };
     let mut manifest = rig.tablet.lock_manifest();
-    rig.tablet.install(&mut manifest, &edit, outputs, 0).unwrap_err();
+    rig.tablet.install(&mut manifest, edit, outputs, 0).unwrap_err();
     drop(manifest);
     rig.tablet.core.remove_doomed(0);
     assert_eq!(rig.ssts(), 1);

@@ -12,7 +12,7 @@ use super::named::{NamedFiles, Names};
 use crate::cell::Seq;
 use crate::compaction::shape::{Contents, Shape};
 use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::{SstRef, Version};
+use crate::manifest::{Excised, SstRef, Version};
 use crate::memtable::Memtable;
 use crate::options::{CompactionStyle, EngineOptions};
 use crate::sst::{FileId, SstProperties, SstReader};
@@ -103,6 +103,31 @@ pub(crate) struct View {
     pub(crate) values: NamedFiles,
     /// Whether an SST may have tombstones of cells.
     cell_tombstones: bool,
+    /// See [`View::excised`].
+    excised: Vec<Excised>,
+}
+
+/// Tells of dropped ranges whether they hide something in these memtables. What is written to those later is newer than ranges that
+/// were dropped before.
+pub(super) fn hides_in<'a>(
+    memtables: impl IntoIterator<Item = &'a Arc<Memtable>>,
+) -> impl Fn(&Excised) -> bool {
+    let ranges = memtables.into_iter().filter_map(|memtable| memtable.seq_range());
+    let oldest = ranges.map(|(first, _)| first).min();
+    move |excised| oldest.is_some_and(|oldest| oldest <= excised.seq)
+}
+
+/// Those of a version that do.
+fn excised_in<'a>(
+    version: &Version,
+    memtables: impl IntoIterator<Item = &'a Arc<Memtable>>,
+) -> Vec<Excised> {
+    let all = version.excised();
+    if all.is_empty() {
+        return Vec::new();
+    }
+    let hides = hides_in(memtables);
+    all.iter().filter(|excised| hides(excised)).cloned().collect()
 }
 
 /// What is in the part of a file that a reference shows, where things lie evenly.
@@ -160,6 +185,7 @@ impl View {
         let mut readers = files.values().map(|file| file.reader());
         let cell_tombstones =
             readers.any(|r| r.map_or(true, |r| r.properties().cell_tombstones > 0));
+        let excised = excised_in(&version, waiting.iter().chain([&active]));
         Self {
             active,
             waiting,
@@ -170,6 +196,7 @@ impl View {
             unrefused_bytes,
             values,
             cell_tombstones,
+            excised,
         }
     }
 
@@ -180,6 +207,7 @@ impl View {
         waiting: Vec<Arc<Memtable>>,
     ) -> Self {
         Self {
+            excised: excised_in(&self.version, waiting.iter().chain([&active])),
             active,
             waiting,
             version: Arc::clone(&self.version),
@@ -215,6 +243,11 @@ impl View {
     /// Whether there may be tombstones of cells.
     pub(crate) fn may_have_cell_tombstones(&self) -> bool {
         self.cell_tombstones || self.memtables().any(|memtable| memtable.has_cell_tombstones())
+    }
+
+    /// The dropped ranges that hide something in memory. Those beside them in the version are for repairs: reads need not look at them.
+    pub(crate) fn excised(&self) -> &[Excised] {
+        &self.excised
     }
 
     /// All memtables, newest first.

@@ -207,6 +207,32 @@ fn a_damaged_compaction_whose_outcome_was_compacted_costs_nothing_though_a_backu
 }
 
 #[test]
+fn rows_that_were_dropped_after_a_damaged_compaction_stay_away_though_a_backup_keeps_its_inputs() {
+    let options = EngineOptions { target_file_bytes: 8 << 10, ..tiny_options() };
+    let mut table = Table::new(options);
+    table.put(0..100, "first");
+    table.flush();
+    table.put((0..100).step_by(3), "second");
+    table.flush();
+    let backup = block_on(table.engine.create_backup(&[table.tablet.id()])).unwrap().id();
+    table.commit("backups/b", backup.0);
+    table.engine.compact_fully().unwrap();
+    // All is in files by now.
+    table.drop_rows(40, 60);
+    table.put([45, 99].into_iter(), "third");
+    table.flush();
+    let closed = table.close();
+    let of_compaction =
+        |edit: &VersionEdit| edit.last_seq.is_none() && edit.add.iter().any(|sst| sst.level == 6);
+    let edits = closed.edits();
+    let compactions: Vec<_> = edits.iter().filter(|(_, edit)| of_compaction(edit)).collect();
+    let [(offset, _)] = compactions[..] else { panic!("{compactions:#?}") };
+    let what = "a lost compaction";
+    let files = closed.repaired_without(*offset, what);
+    closed.assert_same(&files, what);
+}
+
+#[test]
 fn a_damaged_edit_that_moved_a_file_costs_nothing() {
     let options = EngineOptions { separate_values_bytes: 1 << 20, ..tiny_options() };
     let mut table = Table::new(options);

@@ -44,7 +44,7 @@ impl Rig {
                 add: vec![SstRef { level, ..file }],
                 ..VersionEdit::default()
             };
-            self.tablet.install(&mut manifest, &edit, Outputs::default(), 0).unwrap();
+            self.tablet.install(&mut manifest, edit, Outputs::default(), 0).unwrap();
         }
         id
     }
@@ -147,7 +147,7 @@ fn what_is_pinned_keeps_to_its_half_of_the_cache_and_follows_when_there_is_room(
     for remove in [vec![(0, oldest)], Vec::new()] {
         let edit = VersionEdit { remove, ..VersionEdit::default() };
         let mut manifest = rig.tablet.lock_manifest();
-        rig.tablet.install(&mut manifest, &edit, Outputs::default(), 0).unwrap();
+        rig.tablet.install(&mut manifest, edit, Outputs::default(), 0).unwrap();
     }
     assert!(!one_is_not_pinned(level_0(&rig.tablet)));
     assert!(rig.engine.cache().stats().pinned_bytes <= CACHE_BYTES / 2);
