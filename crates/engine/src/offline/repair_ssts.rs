@@ -9,8 +9,9 @@
 //! An old SST that an interruption leaves behind is one that nothing names: the next repair moves it. A new one that an error
 //! leaves without a name is removed again.
 //!
-//! A record whose value cannot be had from its value file is lost like one of a damaged block; the value file is
-//! copied to `lost/` and stays, for its other values. One whose footer alone is damaged gets a new one.
+//! A record whose value cannot be had from its value file is lost; but its key tells that the cell was written then, so a
+//! tombstone takes its place, which hides what was there before. The value file is copied to `lost/` and stays, for its other
+//! values. One whose footer alone is damaged gets a new one.
 //!
 //! An SST that does not open (its footer, properties or top-level index are damaged) is lost as a whole. One
 //! whose filter alone is damaged loses nothing.
@@ -28,7 +29,7 @@ use super::repair_backups::Backups;
 use super::values::{ValueReaders, list_unfinished_values, list_values, unfinished_value};
 use super::{CACHE_BYTES, list_tablets};
 use crate::cache::{BlockCache, QuickBlockCache};
-use crate::cell::RowRange;
+use crate::cell::{KeyView, Kind, RowRange};
 use crate::compaction::job::sst_options;
 use crate::error::{Error, Result};
 use crate::manifest::{MANIFEST_SERIES, SstRef, TabletManifest, Version, VersionEdit};
@@ -160,6 +161,8 @@ fn by_file(version: &Version) -> BTreeMap<(u8, FileId), Vec<&SstRef>> {
 /// What came out of reading all that can be read.
 struct Rewritten {
     new: Option<Described>,
+    /// The records in it that are as they were.
+    kept: u64,
     lost: Vec<Lost>,
     /// Values, by the file that they were in.
     lost_values: BTreeMap<FileId, Vec<Lost>>,
@@ -342,7 +345,8 @@ impl Repair<'_> {
             self.did(format_args!("{}: described anew in its manifest", path.display()));
             return Ok(Fate::Misdescribed(described));
         }
-        let Rewritten { new, lost, lost_values } = self.rewrite(&reader, sst.level, &mut values)?;
+        let Rewritten { new, kept, lost, lost_values } =
+            self.rewrite(&reader, sst.level, &mut values)?;
         for value_path in lost_values.keys().map(|id| layout.value(*id)) {
             // One copy is enough for all SSTs that name it; it is not changed.
             let known = self.report.set_aside.iter().any(|(from, _)| *from == value_path);
@@ -354,7 +358,6 @@ impl Repair<'_> {
         for (id, lost) in lost_values {
             self.lose(&layout.value(id), &lost, shown);
         }
-        let kept = new.as_ref().map_or(0, |new| new.properties.entries);
         self.did(format_args!("{}: {kept} records kept in a new SST", path.display()));
         Ok(Fate::Replaced(new))
     }
@@ -405,7 +408,7 @@ impl Repair<'_> {
         let mut lost_values: BTreeMap<FileId, Vec<Lost>> = BTreeMap::new();
         // The file of the value that the last record lacked.
         let mut in_a_row = None;
-        let mut records: u64 = 0;
+        let (mut kept, mut buried): (u64, u64) = (0, 0);
         reader.walk(true, &mut |piece| match piece {
             Piece::Record(_, entry) => {
                 if let Some((file, value)) = values.lost(&entry) {
@@ -420,10 +423,11 @@ impl Repair<'_> {
                         None => of_file.push(value),
                     }
                     in_a_row = Some(file);
-                    return Ok(());
+                    buried += 1;
+                    return bury(&mut writer, entry.key);
                 }
                 in_a_row = None;
-                records += 1;
+                kept += 1;
                 writer.add(entry.key, entry.value)
             }
             Piece::Lost(piece) if !is_damage(&piece.error) => Err(piece.error),
@@ -433,15 +437,15 @@ impl Repair<'_> {
             }
             Piece::Partition(_) | Piece::Block(_) | Piece::Filter(..) => Ok(()),
         })?;
-        if records == 0 {
+        if kept + buried == 0 {
             drop(writer);
             files.remove(path)?;
-            return Ok(Rewritten { new: None, lost, lost_values });
+            return Ok(Rewritten { new: None, kept, lost, lost_values });
         }
         let summary = writer.finish()?;
         files.sync_dir(&self.layout.ssts())?;
         let new = Described { id, bytes: summary.bytes, properties: summary.properties };
-        Ok(Rewritten { new: Some(new), lost, lost_values })
+        Ok(Rewritten { new: Some(new), kept, lost, lost_values })
     }
 
     /// Value files: one with a damaged footer gets a new one, and one that no SST names is set aside before
@@ -508,6 +512,17 @@ impl Repair<'_> {
         self.did(format_args!("{}: given a new footer", path.display()));
         Ok(())
     }
+}
+
+/// Puts in the place of a cell whose value is lost what garbage collection leaves of one: a tombstone over its timestamp, with its
+/// sequence, which hides what the cell had hidden and nothing newer. No other record has that key, as each mutation has a sequence of its
+/// own; and no operand of an aggregate is hidden that counts, as values of aggregates are never elsewhere.
+fn bury(writer: &mut SstWriter, key: KeyView<'_>) -> Result<()> {
+    let mut bytes = key.bytes().to_vec();
+    if let Some(kind) = bytes.last_mut() {
+        *kind = Kind::CellTombstone as u8;
+    }
+    writer.add(KeyView::from_parts(&bytes, key.row_len())?, &key.timestamp().to_be_bytes())
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use tepui_engine::offline::{
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::TabletId;
 
-use crate::harness::{START_MICROS, env, plain_schema, put, scan, tiny_options};
+use crate::harness::{START_MICROS, env, open_started, plain_schema, put, scan, tiny_options};
 
 const ROWS: usize = 240;
 
@@ -406,6 +406,85 @@ fn a_value_file_that_is_missing_costs_the_rows_that_are_listed() {
     let values: u64 = report.lost_rows.iter().map(|l| l.records).sum();
     assert!(values > 5 && report.lost_rows.len() <= 2, "{:?}", report.lost_rows);
     assert_rows(&place, &report, "a missing value file");
+}
+
+#[test]
+fn a_value_that_is_lost_does_not_bring_back_the_one_that_it_had_overwritten() {
+    let row_with = |engine: &Engine, row: &str, mutations| {
+        let row = row.as_bytes().to_vec().into();
+        block_on(engine.tablets()[0].apply(RowBatch { row, mutations })).unwrap();
+    };
+    let cells = |engine: &Engine| -> Vec<String> {
+        engine.tablets()[0].set_schema(Arc::new(plain_schema()));
+        let rows = scan(&engine.tablets()[0], RowRange::all(), Projection::all(), false, None);
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let cells = rows.unwrap().into_iter().flat_map(|row| {
+            let key = text(&row.key);
+            row.cells.into_iter().map(move |cell| (key.clone(), cell))
+        });
+        cells
+            .map(|(row, cell)| format!("{row}@{}: {}", cell.timestamp, text(&cell.value)))
+            .collect()
+    };
+    for is_missing in [true, false] {
+        let files = Arc::new(MemoryFiles::new());
+        let (engine, tablet) = open_started(environment(&files), tiny_options());
+        let change = MetaChange {
+            key: "tables/t".to_owned(),
+            expect: MetaExpect::Absent,
+            value: Some(tablet.id().0.to_string().into()),
+        };
+        engine.meta().commit(&[change]).unwrap();
+        for row in ["a", "b", "c"] {
+            let older = put(1, "q", 500, "an older timestamp");
+            row_with(&engine, row, vec![older, put(1, "q", 1000, "the first value")]);
+        }
+        block_on(tablet.flush()).unwrap();
+        engine.compact_fully().unwrap();
+        let before = files_in(&files, "values");
+        row_with(&engine, "a", vec![put(1, "q", 1000, "the second value of a")]);
+        row_with(&engine, "b", vec![put(1, "q", 1000, "the second value of b")]);
+        block_on(tablet.flush()).unwrap();
+        drop(tablet);
+        engine.close().unwrap();
+        drop(engine);
+        let mut after = files_in(&files, "values");
+        after.retain(|path| !before.contains(path));
+        assert_eq!(after.len(), 1);
+        let path = &after[0];
+        if is_missing {
+            files.remove(path).unwrap();
+        } else {
+            flip(&files, path, 3);
+        }
+        let report = repair(&files, false);
+        assert!(report.opens(), "{report:#?}");
+        let lost: u64 = report.lost_rows.iter().map(|lost| lost.records).sum();
+        assert_eq!(lost, if is_missing { 2 } else { 1 }, "{report:#?}");
+        assert!(check(&files).is_whole());
+        let repaired = contents(&files);
+        assert!(repair(&files, false).actions.is_empty(), "there is nothing left to repair");
+        assert!(contents(&files) == repaired);
+        let engine = Engine::open(environment(&files), dir(), tiny_options()).unwrap();
+        let mut left = vec![
+            "a@500: an older timestamp",
+            "b@1000: the second value of b",
+            "b@500: an older timestamp",
+            "c@1000: the first value",
+            "c@500: an older timestamp",
+        ];
+        if is_missing {
+            left.remove(1);
+        }
+        assert_eq!(cells(&engine), left);
+        engine.start().unwrap();
+        engine.compact_fully().unwrap();
+        assert_eq!(cells(&engine), left);
+        row_with(&engine, "a", vec![put(1, "q", 1000, "the third value")]);
+        left.insert(0, "a@1000: the third value");
+        assert_eq!(cells(&engine), left);
+        engine.close().unwrap();
+    }
 }
 
 #[test]
