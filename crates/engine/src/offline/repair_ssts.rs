@@ -29,8 +29,9 @@ use super::repair_backups::Backups;
 use super::values::{ValueReaders, list_unfinished_values, list_values, unfinished_value};
 use super::{CACHE_BYTES, list_tablets};
 use crate::cache::{BlockCache, QuickBlockCache};
-use crate::cell::{KeyView, Kind, RowRange};
+use crate::cell::{KeyView, Kind, RowRange, Timestamp};
 use crate::compaction::job::sst_options;
+use crate::compaction::shape::LAST_LEVEL;
 use crate::error::{Error, Result};
 use crate::manifest::{MANIFEST_SERIES, SstRef, TabletManifest, Version, VersionEdit};
 use crate::options::EngineOptions;
@@ -409,8 +410,16 @@ impl Repair<'_> {
         // The file of the value that the last record lacked.
         let mut in_a_row = None;
         let (mut kept, mut buried): (u64, u64) = (0, 0);
+        // Nothing lies beneath the last level: there a burial is for what comes next, if that is of the same cell.
+        let mut held: Option<Burial> = None;
         reader.walk(true, &mut |piece| match piece {
             Piece::Record(_, entry) => {
+                if let Some(burial) = held.take()
+                    && burial.hides(entry.key)
+                {
+                    buried += 1;
+                    burial.write(&mut writer)?;
+                }
                 if let Some((file, value)) = values.lost(&entry) {
                     if !is_damage(&value.error) {
                         return Err(value.error);
@@ -423,8 +432,13 @@ impl Repair<'_> {
                         None => of_file.push(value),
                     }
                     in_a_row = Some(file);
+                    let burial = Burial::of(entry.key);
+                    if level == LAST_LEVEL {
+                        held = Some(burial);
+                        return Ok(());
+                    }
                     buried += 1;
-                    return bury(&mut writer, entry.key);
+                    return burial.write(&mut writer);
                 }
                 in_a_row = None;
                 kept += 1;
@@ -514,21 +528,59 @@ impl Repair<'_> {
     }
 }
 
-/// Puts in the place of a cell whose value is lost what garbage collection leaves of one: a tombstone over its timestamp, with its
-/// sequence, which hides what the cell had hidden and nothing newer. No other record has that key, as each mutation has a sequence of its
+/// What takes the place of a cell whose value is lost: a tombstone over its timestamp, with its sequence, which hides what the cell had
+/// hidden and nothing newer. No other record has that key, as each mutation has a sequence of its
 /// own; and no operand of an aggregate is hidden that counts, as values of aggregates are never elsewhere.
-fn bury(writer: &mut SstWriter, key: KeyView<'_>) -> Result<()> {
-    let mut bytes = key.bytes().to_vec();
-    if let Some(kind) = bytes.last_mut() {
-        *kind = Kind::CellTombstone as u8;
+struct Burial {
+    key: Vec<u8>,
+    row_len: usize,
+    /// The first timestamp that is hidden.
+    start: Timestamp,
+}
+
+impl Burial {
+    fn of(key: KeyView<'_>) -> Self {
+        let mut bytes = key.bytes().to_vec();
+        if let Some(kind) = bytes.last_mut() {
+            *kind = Kind::CellTombstone as u8;
+        }
+        // One more than there can be a cell of: what begins with its own timestamp is taken for a burial by garbage collection, of
+        // a cell that no rule keeps, beneath which others that it counted may go.
+        Self { key: bytes, row_len: key.row_len(), start: key.timestamp().saturating_sub(1) }
     }
-    writer.add(KeyView::from_parts(&bytes, key.row_len())?, &key.timestamp().to_be_bytes())
+
+    /// Whether a record behind it is of the same cell.
+    fn hides(&self, key: KeyView<'_>) -> bool {
+        self.key.starts_with(key.cell_prefix())
+    }
+
+    fn write(&self, writer: &mut SstWriter) -> Result<()> {
+        let key = KeyView::from_parts(&self.key, self.row_len)?;
+        writer.add(key, &self.start.to_be_bytes())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::backup::BackupId;
+    use crate::cell::{FamilyId, Mutation, row_prefix};
+    use crate::io::{Files as _, MemoryFiles};
+
+    #[test]
+    fn what_takes_the_place_of_a_lost_value_counts_as_a_deletion_by_a_client() {
+        let (files, path) = (MemoryFiles::new(), Path::new("/1.sst"));
+        let mut key = row_prefix(b"row");
+        let row_len = key.len();
+        let (family, qualifier, value) = (FamilyId(1), Bytes::new(), Bytes::new());
+        let put = Mutation::Put { family, qualifier, timestamp: 1_000, value };
+        put.encode_after_row(7, &mut key);
+        let options = sst_options(&EngineOptions::default(), 0);
+        let mut writer = SstWriter::new(files.create(path).unwrap(), path, 1, options, 0);
+        Burial::of(KeyView::from_parts(&key, row_len).unwrap()).write(&mut writer).unwrap();
+        let properties = writer.finish().unwrap().properties;
+        assert_eq!((properties.cell_tombstones, properties.deletion_seq_min), (1, 7));
+    }
 
     #[test]
     fn of_a_lost_piece_the_rows_are_named_that_somebody_shows_and_who() {

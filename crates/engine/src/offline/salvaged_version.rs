@@ -11,7 +11,7 @@
 //!  to the last     what is stale goes, in these rows: data of the last level goes nowhere else, so what is left of it is in
 //!  level           the new file. So does all else that the compaction which wrote the new file must have merged into it
 //!  to another      what is stale stays, under the new file: it may have been moved down, and then nothing else has its rows
-//! dropped rows     go from all files that are here
+//! dropped rows     go from all files that are here; ranges that the edit forgets, too, where the edit is lost that dropped them
 //! ```
 //!
 //! Levels other than 0 can then have files that overlap. In the end each file that lies over another of its level is *lifted*
@@ -38,7 +38,7 @@ use crate::cell::RowRange;
 use crate::compaction::job::cut;
 use crate::compaction::shape::LAST_LEVEL;
 use crate::error::Result;
-use crate::manifest::{LEVELS, SstRef, Version, VersionEdit};
+use crate::manifest::{Excised, LEVELS, SstRef, Version, VersionEdit};
 use crate::sst::FileId;
 
 /// See the module.
@@ -53,6 +53,8 @@ pub(super) struct SalvagedVersion {
     /// Those of both that were here when an edit was lost, which may have removed, moved or cut them. Of what was added since,
     /// every edit is known.
     doubtful: HashSet<FileId>,
+    /// An edit was lost before: the log may have to be replayed from where the one before it says.
+    has_lost: bool,
 }
 
 impl SalvagedVersion {
@@ -60,12 +62,13 @@ impl SalvagedVersion {
     pub(super) fn new(snapshot: VersionEdit, existing: &HashSet<FileId>) -> Option<Self> {
         let rest = Version::empty(snapshot.range.clone()?);
         let (ssts, missing, doubtful) = (Vec::new(), Vec::new(), HashSet::new());
-        let mut salvaged = Self { rest, ssts, missing, doubtful };
+        let mut salvaged = Self { rest, ssts, missing, doubtful, has_lost: false };
         salvaged.apply(snapshot, existing).then_some(salvaged)
     }
 
     /// Takes note that an edit is lost before the next one.
     pub(super) fn lost_edit(&mut self) {
+        self.has_lost = true;
         self.doubtful.extend(self.ssts.iter().chain(&self.missing).map(|sst| sst.id));
     }
 
@@ -83,13 +86,32 @@ impl SalvagedVersion {
             tablet: _,
         } = edit;
         let drops_rows = last_seq.is_some();
-        let known = self.rest.excised();
+        let flushed_seq = flushed_seq.map(|seq| seq.max(self.rest.flushed_seq()));
+        let flushed = flushed_seq.unwrap_or(self.rest.flushed_seq());
+        // Those that the edit forgets hid nothing in memory by then. Where the edit is lost that said so of the memory, the log has what they
+        // hide; where it is the one that dropped the rows, it is said here for the first time.
+        let mut dropped = add_excised.clone();
+        let (mut forgotten, mut kept) = (Vec::new(), add_excised);
+        for excised in remove_excised {
+            let is_known = self.rest.excised().contains(&excised);
+            let within = |wider: &Excised| wider.range.contains_range(&excised.range);
+            let hides = self.has_lost && excised.seq > flushed && !kept.iter().any(within);
+            match (is_known, hides) {
+                (true, false) => forgotten.push(excised),
+                (false, true) => {
+                    dropped.push(excised.clone());
+                    kept.push(excised);
+                }
+                (false, false) => dropped.push(excised),
+                (true, true) => {}
+            }
+        }
         let of_rest = VersionEdit {
             range: range.clone(),
-            flushed_seq: flushed_seq.map(|seq| seq.max(self.rest.flushed_seq())),
-            remove_excised: remove_excised.into_iter().filter(|e| known.contains(e)).collect(),
+            flushed_seq,
+            remove_excised: forgotten,
             last_seq: add.iter().map(|sst| sst.max_seq).chain(last_seq).max(),
-            add_excised,
+            add_excised: kept,
             ..VersionEdit::default()
         };
         let Ok(rest) = self.rest.apply(&of_rest) else { return false };
@@ -97,8 +119,8 @@ impl SalvagedVersion {
         if let Some(range) = range {
             self.narrow(&range);
         }
-        for dropped in &of_rest.add_excised {
-            self.take_out(&dropped.range, |sst| sst.max_seq <= dropped.seq);
+        for excised in &dropped {
+            self.take_out(&excised.range, |sst| sst.max_seq <= excised.seq);
         }
         let removed: HashSet<FileId> = remove.iter().map(|(_, id)| *id).collect();
         let is_removed = |sst: &mut SstRef| removed.contains(&sst.id);
@@ -413,7 +435,8 @@ mod tests {
                 ..edit(&[(6, 3)], &cut(&merged, &dropped.range))
             },
             VersionEdit {
-                remove_excised: vec![dropped],
+                remove_excised: vec![dropped.clone()],
+                flushed_seq: Some(39),
                 ..edit(&[], &[sst(4, 0, ("n", "n"), (30, 39))])
             },
         ];
@@ -422,6 +445,31 @@ mod tests {
         assert_eq!(places(&version, "m"), []);
         assert_eq!(places(&version, "n"), [(0, 4)], "written again");
         assert_eq!(version.excised(), []);
+        // The next edit says it, too, where that of the drop is lost.
+        let version = salvaged(&edits, &[1, 2], &[1, 2, 3, 4]);
+        assert_eq!(places(&version, "b"), [(0, 2), (6, 1)]);
+        assert_eq!(places(&version, "m"), []);
+        assert_eq!(places(&version, "n"), [(0, 4)], "written again");
+    }
+
+    #[test]
+    fn rows_that_were_dropped_stay_away_though_the_log_is_replayed_from_before_a_lost_flush() {
+        let dropped = Excised { range: RowRange::new("m", "p"), seq: 20 };
+        let edits = [
+            edit(&[], &[]),
+            VersionEdit { flushed_seq: Some(9), ..edit(&[], &[sst(1, 0, ("a", "z"), (1, 9))]) },
+            VersionEdit {
+                add_excised: vec![dropped.clone()],
+                last_seq: Some(20),
+                ..edit(&[], &[])
+            },
+            VersionEdit { remove_excised: vec![dropped.clone()], ..edit(&[], &[]) },
+        ];
+        for lost in [&[1][..], &[1, 2]] {
+            let version = salvaged(&edits, lost, &[1]);
+            assert_eq!(version.excised(), std::slice::from_ref(&dropped), "{lost:?}");
+        }
+        assert_eq!(salvaged(&edits, &[], &[1]).excised(), []);
     }
 
     #[test]

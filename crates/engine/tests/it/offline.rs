@@ -488,6 +488,38 @@ fn a_value_that_is_lost_does_not_bring_back_the_one_that_it_had_overwritten() {
 }
 
 #[test]
+fn lost_values_of_the_last_level_leave_nothing_that_scans_have_to_pass() {
+    let files = Arc::new(MemoryFiles::new());
+    let (engine, tablet) = open_started(environment(&files), tiny_options());
+    let change = MetaChange {
+        key: "tables/t".to_owned(),
+        expect: MetaExpect::Absent,
+        value: Some(tablet.id().0.to_string().into()),
+    };
+    engine.meta().commit(&[change]).unwrap();
+    for row in ["a", "b", "c"] {
+        let value = put(1, "q", 1000, "a value that is kept elsewhere");
+        let row = row.as_bytes().to_vec().into();
+        block_on(tablet.apply(RowBatch { row, mutations: vec![value] })).unwrap();
+    }
+    block_on(tablet.flush()).unwrap();
+    engine.compact_fully().unwrap();
+    drop(tablet);
+    engine.close().unwrap();
+    drop(engine);
+    let values = files_in(&files, "values");
+    assert!(!values.is_empty());
+    for path in &values {
+        files.remove(path).unwrap();
+    }
+    let report = repair(&files, false);
+    assert!(report.opens(), "{report:#?}");
+    assert_eq!(report.lost_rows.iter().map(|lost| lost.records).sum::<u64>(), 3);
+    assert!(files_in(&files, "sst").is_empty(), "an SST of nothing but burials");
+    assert!(check(&files).is_whole());
+}
+
+#[test]
 fn values_that_lose_their_sst_are_set_aside_with_it() {
     let place = place();
     let before = files_in(&place.files, "values");

@@ -233,6 +233,23 @@ fn rows_that_were_dropped_after_a_damaged_compaction_stay_away_though_a_backup_k
 }
 
 #[test]
+fn rows_that_were_dropped_stay_away_though_the_log_gives_back_what_a_damaged_flush_had_written() {
+    let mut table = Table::new(tiny_options());
+    table.put(0..100, "first");
+    table.flush();
+    // All is in files by now, and the second forgets what the first said.
+    table.drop_rows(40, 50);
+    table.drop_rows(60, 70);
+    let closed = table.close();
+    let edits = closed.edits();
+    let flushes: Vec<_> = edits.iter().filter(|(_, edit)| edit.flushed_seq.is_some()).collect();
+    let [.., (offset, _)] = flushes[..] else { panic!("{flushes:#?}") };
+    let what = "a lost flush";
+    let files = closed.repaired_without(*offset, what);
+    closed.assert_same(&files, what);
+}
+
+#[test]
 fn a_damaged_edit_that_moved_a_file_costs_nothing() {
     let options = EngineOptions { separate_values_bytes: 1 << 20, ..tiny_options() };
     let mut table = Table::new(options);

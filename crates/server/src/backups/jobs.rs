@@ -174,6 +174,10 @@ impl Backups {
                 // An engine that has failed is restarted, and goes on with the backup.
                 self.check_writable()?;
                 let error = Error::from(error).context(format!("table {:?}", table.name));
+                // Tablets that are gone are those of a table that is, too.
+                let of_table = || self.as_it_is_now(&table).err();
+                let is_gone = error.kind() == Code::NotFound;
+                let error = is_gone.then(of_table).flatten().unwrap_or(error);
                 if error.kind() != Code::Unavailable {
                     self.give_up(name, incarnation);
                 }
