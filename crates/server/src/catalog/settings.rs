@@ -62,7 +62,7 @@ pub fn set_new(record: &mut TableRecord, asked: &Table) -> Result<()> {
     record.change_stream_config = asked.change_stream_config;
     record.tiered_storage_config = asked.tiered_storage_config;
     record.row_key_schema = schema(asked);
-    check(record)?;
+    check(record, None)?;
     check_policy_named(record)?;
     check_size(record, None)
 }
@@ -99,8 +99,8 @@ impl<'a> Update<'a> {
         let mut changed = record.clone();
         self.set(&mut changed)?;
         check_schema_change(record, changed.row_key_schema.as_ref(), self.ignore_warnings)?;
-        check(&mut changed)?;
-        if changed.backup_policy() != record.backup_policy() {
+        check(&mut changed, Some(record))?;
+        if record.backup_policy().is_none() {
             check_policy_named(&changed)?;
         }
         check_size(&changed, Some(record))?;
@@ -233,9 +233,17 @@ fn update_policy(
     Some(())
 }
 
-/// Checks all settings of a record, and fills in what is left open.
-fn check(record: &mut TableRecord) -> Result<()> {
-    if let Some(config) = &mut record.change_stream_config {
+/// Checks the settings of a record that are others than `before`, and fills in what is left open. What is stored already may be of a time when more
+/// was taken, and is to keep nobody from changing something else.
+fn check(record: &mut TableRecord, before: Option<&TableRecord>) -> Result<()> {
+    let is_as_before = |same: fn(&TableRecord, &TableRecord) -> bool| {
+        before.is_some_and(|before| same(record, before))
+    };
+    let has_stream = is_as_before(|a, b| a.change_stream_config == b.change_stream_config);
+    let has_policy = is_as_before(|a, b| a.automated_backup_policy == b.automated_backup_policy);
+    let has_tiers = is_as_before(|a, b| a.tiered_storage_config == b.tiered_storage_config);
+    let has_schema = is_as_before(|a, b| a.row_key_schema == b.row_key_schema);
+    if let Some(config) = record.change_stream_config.as_mut().filter(|_| !has_stream) {
         let field = "change_stream_config.retention_period";
         let period = config.retention_period.as_mut();
         let period =
@@ -244,10 +252,10 @@ fn check(record: &mut TableRecord) -> Result<()> {
         period.nanos -= period.nanos % 1_000;
         check_days(field, period, &STREAM_DAYS)?;
     }
-    if let Some(policy) = &mut record.automated_backup_policy {
+    if let Some(policy) = record.automated_backup_policy.as_mut().filter(|_| !has_policy) {
         check_policy(policy)?;
     }
-    if let Some(config) = &record.tiered_storage_config {
+    if let Some(config) = record.tiered_storage_config.as_ref().filter(|_| !has_tiers) {
         let field = "tiered_storage_config.infrequent_access.include_if_older_than";
         let rule = config.infrequent_access.as_ref().and_then(|rule| rule.rule.as_ref());
         let Some(Rule::IncludeIfOlderThan(age)) = rule else {
@@ -260,8 +268,8 @@ fn check(record: &mut TableRecord) -> Result<()> {
         }
     }
     match &record.row_key_schema {
-        Some(schema) => check_schema(record, schema),
-        None => Ok(()),
+        Some(schema) if !has_schema => check_schema(record, schema),
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -724,5 +732,31 @@ mod tests {
         }
         let removed = update(&set, &Table::default(), Some(&path), true).unwrap();
         assert_eq!(removed.row_key_schema, None);
+    }
+
+    #[test]
+    fn what_is_stored_and_would_be_refused_now_keeps_nobody_from_changing_something_else() {
+        let too_long = Some(prost_types::Duration { seconds: i64::MAX, nanos: -1 });
+        let rule = too_long.map(Rule::IncludeIfOlderThan);
+        let infrequent_access = Some(admin::TieredStorageRule { rule });
+        let stored = TableRecord {
+            name: "projects/p/instances/i/tables/t".into(),
+            deletion_protection: true,
+            tiered_storage_config: Some(admin::TieredStorageConfig { infrequent_access }),
+            change_stream_config: Some(admin::ChangeStreamConfig { retention_period: too_long }),
+            ..TableRecord::default()
+        };
+        let update = |asked: &Table, path: &str| {
+            let mask = prost_types::FieldMask { paths: vec![path.to_owned()] };
+            Update::of(&stored, asked, Some(&mask), false)?.apply(&stored)
+        };
+        let unprotected = update(&Table::default(), "deletion_protection").unwrap();
+        assert!(!unprotected.deletion_protection);
+        assert_eq!(unprotected.tiered_storage_config, stored.tiered_storage_config);
+        assert_eq!(update(&stream(2), "change_stream_config").unwrap().change_stream_config, {
+            Some(admin::ChangeStreamConfig { retention_period: duration(2) })
+        });
+        let refused = update(&tiered(29), "tiered_storage_config").unwrap_err();
+        assert_eq!(refused.kind(), Code::InvalidArgument);
     }
 }
