@@ -269,6 +269,9 @@ fn keep_house_at(engine: &Engine, delete_bytes_per_second: u64) -> Option<Durati
     // Whoever starts a server again that is read-only may want to keep what time has let go meanwhile.
     let is_healthy = core.check_healthy().is_ok();
     let expiry = is_healthy.then(|| engine.expire_changes(delete_bytes_per_second)).flatten();
+    if is_healthy {
+        engine.remove_leftovers();
+    }
     let removal = core.remove_doomed(delete_bytes_per_second);
     // Memory that a read held is given back without anybody being told.
     core.room.notify_waiters();

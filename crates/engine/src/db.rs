@@ -23,6 +23,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::identity;
 use crate::io::{Clock, Env, Files, IoFigures, JoinHandle};
 use crate::layout::{Layout, parse_number};
+use crate::leftovers::{Leftovers, Named, left_by_start, remove_tablet, remove_tablet_dir};
 use crate::log::{CommitPipeline, Hlc, LocalLog, LogFigures, LogOptions, ReplayProgress};
 use crate::manifest::{
     LocalMetaStore, META_BYTES_MAX, META_RESERVE_BYTES, MetaStore, TabletManifest, VersionEdit,
@@ -135,6 +136,7 @@ pub struct Engine {
     cache: Arc<dyn BlockCache>,
     tablets: RwLock<BTreeMap<TabletId, Arc<Tablet>>>,
     backups: Backups,
+    leftovers: Leftovers,
     threads: Mutex<Vec<Box<dyn JoinHandle>>>,
     summary: OpenSummary,
 }
@@ -208,7 +210,7 @@ impl Engine {
             return Err(lost);
         }
         let (manifests, unfinished) = open_manifests(&env, &layout)?;
-        let backups = Backups::read(files.as_ref(), &layout)?;
+        let mut backups = Backups::read(files.as_ref(), &layout)?;
         let lists_lost = match catalog {
             Some(catalog) => {
                 check_catalog(meta.as_ref(), catalog, &manifests, &backups.whole, &layout)?
@@ -298,6 +300,7 @@ impl Engine {
         let pipeline = CommitPipeline::with_queue(Arc::new(log), hlc, recorded, gate_bytes)?;
         let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::with_options(options.cache()));
         let store = SstStore::new(env.clone(), layout.clone(), Arc::clone(&cache));
+        let drafts = std::mem::take(&mut backups.drafts);
         let backups = Backups::open(backups, &store)?;
         let core = Core::new(env, layout, options, pipeline, store, changes, memtables);
         let core = Arc::new(core.holding(lock));
@@ -308,15 +311,24 @@ impl Engine {
                 Some((id, Tablet::open(Arc::clone(&core), id, manifest, replay)))
             })
             .collect();
+        let leftovers = Leftovers::default();
         let end = || {
             check_files(tablets.values())?;
             backups.check_versions(&core.store)?;
             core.changes.keep_list(&core)?;
             // A start that is refused has removed nothing: what nothing names may be all that is left of what is damaged.
-            let files = core.env.files.as_ref();
-            for id in &unfinished {
-                remove_tablet(files, &core.layout.tablet(*id))?;
-                files.sync_dir(&core.layout.tablets())?;
+            for id in unfinished {
+                if let Err(error) = remove_tablet(&core, id) {
+                    left_by_start(
+                        &core,
+                        format_args!("the directory of tablet {:016x}", id.0),
+                        error,
+                    )?;
+                    leftovers.add_tablet(&core, id, Named::default());
+                }
+            }
+            for draft in drafts {
+                core.store.remove_unfinished(draft);
             }
             let mut orphans = Vec::new();
             if !keeps_unnamed {
@@ -350,6 +362,7 @@ impl Engine {
             cache,
             tablets: RwLock::new(tablets),
             backups,
+            leftovers,
             threads: Mutex::default(),
             summary,
         }))
@@ -438,7 +451,7 @@ impl Engine {
         };
         let manifest = create().inspect_err(|_: &Error| {
             // Nobody knows of it. What cannot be removed now is by the next start.
-            let _ = remove_tablet(files.as_ref(), &dir);
+            let _ = remove_tablet_dir(files.as_ref(), &dir);
         })?;
         let seed = self.core.env.rng.next_u64();
         let memory = self.core.memtables.clone();
@@ -459,19 +472,16 @@ impl Engine {
     }
 
     /// Removes a tablet and its data. Reads under way go on to their end, and keep what they read; who holds the tablet keeps nothing.
-    /// After an error the tablet is gone, and its data is there until the next start.
+    /// After an error the tablet is gone, and its data is there until it can be removed, which is tried again.
     pub fn drop_tablet(&self, id: TabletId) -> Result<()> {
         let Some(tablet) = self.write_tablets().remove(&id) else { return Ok(()) };
         // Its SSTs are there until its manifest is gone for good: a start that finds that one without them does not know which value
         // files they named.
         let held = tablet.doom();
-        let removed = remove_tablet(self.core.env.files.as_ref(), &self.core.layout.tablet(id))
-            .and_then(|()| self.core.sync_dir(&self.core.layout.tablets()));
+        let removed = remove_tablet(&self.core, id);
         if removed.is_err() {
-            // The next start finds the manifest or not, and removes them either way.
-            let named = held.files.values().flat_map(|sst| sst.value_files());
-            self.core.store.values().keep(named.map(|(file, _)| file.id()));
-            self.core.store.keep(held.files.keys().copied());
+            let named = Named::keep(&self.core.store, held.files.values().map(Arc::as_ref));
+            self.leftovers.add_tablet(&self.core, id, named);
         }
         drop(held);
         // Only now is the memory of its memtables there.
@@ -479,7 +489,7 @@ impl Engine {
         removed
     }
 
-    /// Removes every tablet that is not listed.
+    /// Removes every tablet that is not listed. One that cannot be removed now is tried again; an error where the engine has failed for it.
     pub fn retain_tablets(&self, keep: &[TabletId]) -> Result<()> {
         let keep: HashSet<TabletId> = keep.iter().copied().collect();
         let mut unnamed = self.tablets();
@@ -493,7 +503,9 @@ impl Engine {
             );
         }
         for id in unnamed.into_iter().map(|tablet| tablet.id()) {
-            self.drop_tablet(id)?;
+            if let Err(error) = self.drop_tablet(id) {
+                left_by_start(&self.core, format_args!("tablet {:016x}", id.0), error)?;
+            }
         }
         Ok(())
     }
@@ -675,6 +687,10 @@ impl Engine {
         &self.backups
     }
 
+    pub(crate) fn leftovers(&self) -> &Leftovers {
+        &self.leftovers
+    }
+
     fn write_tablets(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<TabletId, Arc<Tablet>>> {
         self.tablets.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -755,14 +771,6 @@ fn check_files<'a>(tablets: impl Iterator<Item = &'a Arc<Tablet>>) -> Result<()>
         }
     }
     Ok(())
-}
-
-/// Removes a tablet's directory. A crash leaves it with its manifest, without, or not at all.
-fn remove_tablet(files: &dyn Files, dir: &Path) -> Result<()> {
-    for entry in files.list(dir)? {
-        files.remove(&dir.join(&entry.name))?;
-    }
-    files.remove_dir(dir)
 }
 
 /// Tells of a long replay every tenth of it.

@@ -120,6 +120,7 @@ mod house;
 mod identity;
 pub mod io;
 mod layout;
+mod leftovers;
 pub mod limits;
 pub mod log;
 pub mod manifest;

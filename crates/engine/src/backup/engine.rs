@@ -1,6 +1,7 @@
 //! What an engine does with backups: making, copying, restoring, deleting.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Backup, BackupId, BackupList, read, write};
@@ -9,6 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::figures::Shown;
 use crate::io::Files;
 use crate::layout::{BACKUP_PREFIX, Layout, parse_number};
+use crate::leftovers::left_by_start;
 use crate::manifest::journal::DRAFT_SUFFIX;
 use crate::manifest::{Version, VersionEdit};
 use crate::sst::FileId;
@@ -32,16 +34,17 @@ pub(crate) struct Lists {
     pub(crate) damaged: Vec<BackupId>,
     /// One of these could not be read: it may be whole.
     pub(crate) unread: bool,
+    /// What a crash left of backups that were being written.
+    pub(crate) drafts: Vec<PathBuf>,
 }
 
 impl Backups {
-    /// All backups on disk, as lists: their files are not kept yet. Removes what a crash left of one that was being
-    /// written.
+    /// All backups on disk, as lists: their files are not kept yet.
     pub(crate) fn read(files: &dyn Files, layout: &Layout) -> Result<Lists> {
         let mut lists = Lists::default();
         for entry in files.list(&layout.backups())? {
-            if entry.name.ends_with(DRAFT_SUFFIX) {
-                files.remove(&layout.backups().join(&entry.name))?;
+            if is_draft(&entry.name) {
+                lists.drafts.push(layout.backups().join(&entry.name));
             } else if let Some(number) = parse_number(&entry.name, BACKUP_PREFIX, "") {
                 let id = BackupId(number);
                 match read(files, layout, id) {
@@ -89,6 +92,11 @@ impl Backups {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<BackupId, Arc<Backup>>> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a name in the directory of backups is that of one that was being written.
+pub(crate) fn is_draft(name: &str) -> bool {
+    parse_number(name, BACKUP_PREFIX, DRAFT_SUFFIX).is_some()
 }
 
 /// Why no backup is made: a file cannot be opened.
@@ -262,14 +270,14 @@ impl Engine {
     }
 
     /// Removes a backup, and the files that only it kept; where its list could not be read, the next start removes those. A restore from it
-    /// under way goes on to its end.
+    /// under way goes on to its end. After an error it is there until it can be removed, which is tried again.
     pub fn delete_backup(&self, id: BackupId) -> Result<()> {
         let core = self.core();
         let backup = self.backup(id);
         if backup.is_none() && !self.backups_map().damaged.contains(&id) {
             return Ok(());
         }
-        self.remove_list(id)?;
+        self.remove_list(id).inspect_err(|_| self.leftovers().add_backup(core, id))?;
         let Some(backup) = backup else { return Ok(()) };
         backup.delete();
         self.backups_map().lock().remove(&id);
@@ -296,7 +304,7 @@ impl Engine {
         core.sync_dir(&core.layout.backups())
     }
 
-    /// Removes every backup that is not listed.
+    /// Removes every backup that is not listed. One that cannot be removed now is tried again; an error where the engine has failed for it.
     pub fn retain_backups(&self, keep: &[BackupId]) -> Result<()> {
         let keep: HashSet<BackupId> = keep.iter().copied().collect();
         let mut unnamed = self.backups();
@@ -310,7 +318,9 @@ impl Engine {
         }
         let damaged = self.backups_map().damaged.iter().copied().filter(|id| !keep.contains(id));
         for id in unnamed.into_iter().map(|backup| backup.id()).chain(damaged) {
-            self.delete_backup(id)?;
+            if let Err(error) = self.delete_backup(id) {
+                left_by_start(self.core(), format_args!("backup {:016x}", id.0), error)?;
+            }
         }
         Ok(())
     }

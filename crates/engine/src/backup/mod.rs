@@ -38,7 +38,7 @@ use crate::store::SstStore;
 pub use list::{BACKUP_MAGIC, BackupList};
 pub(crate) use list::{read, write};
 
-pub(crate) use engine::Backups;
+pub(crate) use engine::{Backups, is_draft};
 
 /// A backup's number, unique within a server and never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

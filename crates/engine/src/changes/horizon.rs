@@ -64,7 +64,7 @@ struct State {
 }
 
 impl Horizons {
-    /// Reads the names in a directory, and removes those that say less than others. Blocks.
+    /// Reads the names in a directory, and removes those that say less than others, as far as they can be. Blocks.
     pub(super) fn open(files: &dyn Files, dir: &Path) -> Result<Self> {
         let mut furthest: HashMap<Option<u64>, (Seq, String)> = HashMap::new();
         let mut less = Vec::new();
@@ -76,7 +76,7 @@ impl Horizons {
             }
         }
         for name in less {
-            files.remove(&dir.join(name))?;
+            super::remove_or_tell(files, &dir.join(name));
         }
         let mut state = State::default();
         for (tablet, (seq, _)) in furthest {

@@ -161,7 +161,7 @@ pub(crate) struct ChangeLog {
 }
 
 impl ChangeLog {
-    /// Opens the history in a directory, creating it if needed; removes what was never completed. `Corruption` where a file is missing,
+    /// Opens the history in a directory, creating it if needed; removes what was never completed, as far as it can be. `Corruption` where a file is missing,
     /// `InvalidArgument` where a newer version wrote one: nothing is removed then. Blocks.
     pub(crate) fn open(files: &dyn Files, dir: &Path, bytes_max: u64) -> Result<Self> {
         files.create_dir_all(dir)?;
@@ -171,7 +171,7 @@ impl ChangeLog {
         let (found, unfinished) = file::list(files, dir)?;
         file::check_versions(files, dir, &found)?;
         for path in unfinished {
-            files.remove(&path)?;
+            remove_or_tell(files, &path);
         }
         // A process that was killed may have named files whose names are not durable: the segments that they are copies of are about to go.
         files.sync_dir(dir)?;
@@ -336,6 +336,13 @@ impl Tablet {
     /// A reader of what has changed after `position`.
     pub fn changes_after(self: &Arc<Self>, position: Seq) -> ChangeReader {
         ChangeReader::new(Arc::clone(self), position)
+    }
+}
+
+/// Removes a file that counts for nothing; one that cannot be is left to the next start, and told.
+fn remove_or_tell(files: &dyn Files, path: &Path) {
+    if let Err(error) = files.remove(path) {
+        tracing::warn!(file = %path.display(), %error, "cannot remove a file that nothing needs");
     }
 }
 

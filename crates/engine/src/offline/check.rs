@@ -32,7 +32,6 @@ use crate::identity;
 use crate::io::{Env, Files};
 use crate::layout::Layout;
 use crate::log::segment::list_segments;
-use crate::manifest::journal::DRAFT_SUFFIX;
 use crate::manifest::{SstRef, Version};
 use crate::sst::{FileId, Piece, SstReader};
 use crate::tablet::TabletId;
@@ -347,7 +346,7 @@ impl Check<'_> {
     fn backups(&mut self) -> Result<HashSet<BackupId>> {
         let dir = self.layout.backups();
         for (name, _) in list_files(self.files, &dir)? {
-            if name.ends_with(DRAFT_SUFFIX) {
+            if backup::is_draft(&name) {
                 self.note(&dir.join(name), "a backup that was being written; a start removes it");
             }
         }

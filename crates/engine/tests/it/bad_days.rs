@@ -588,8 +588,7 @@ fn a_dropped_tablet_leaves_no_files() {
 }
 
 #[test]
-fn a_tablet_whose_manifest_cannot_be_removed_keeps_its_rows_with_their_large_values_until_the_next_start()
- {
+fn a_tablet_whose_manifest_cannot_be_removed_keeps_its_rows_with_their_large_values() {
     let disk = Arc::new(MemoryFiles::new());
     let rig = faulty_with(&disk, EngineOptions { separate_values_bytes: 10, ..tiny_options() });
     block_on(rig.tablet.apply(batch("row", &"v".repeat(100)))).unwrap();

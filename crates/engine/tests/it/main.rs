@@ -13,6 +13,7 @@ mod faults;
 mod gc;
 mod harness;
 mod jobs;
+mod leftovers;
 mod metamorphic;
 mod model;
 mod moved;

@@ -266,7 +266,7 @@ impl Backups {
         self.engine.backup(id).filter(|made| !made.list().tablets.is_empty())
     }
 
-    /// Removes the engine's backup of an entry that is gone. A failure costs space until the next start.
+    /// Removes the engine's backup of an entry that is gone. One that cannot be removed now costs space until the engine can.
     fn forget(&self, id: BackupId) {
         if let Err(error) = self.engine.delete_backup(id) {
             tracing::warn!(backup = id.0, %error, "cannot remove a backup that nothing names");

@@ -569,7 +569,7 @@ impl<H: Host> Catalog<H> {
     }
 
     /// Removes the tablets of a table that is in the catalog no more, which nobody else can reach: other changes go on meanwhile, since each
-    /// tablet waits for the disk. A failure costs space until the next start, which removes what no table names.
+    /// tablet waits for the disk. One that cannot be removed now costs space until the engine can.
     fn drop_tablets(&self, record: &TableRecord) {
         for id in record.tablet_ids() {
             if let Err(error) = self.host.drop_tablet(id) {

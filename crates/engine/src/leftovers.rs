@@ -1,0 +1,146 @@
+//! Tablets and backups that were given up and could not be removed: nothing names them any more. They are tried again until they are gone, and
+//! by the next start: what keeps them is the file system, a right, or a want of open files or memory, none of which is for good.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::backup::BackupId;
+use crate::core::Core;
+use crate::db::Engine;
+use crate::error::{Error, Result};
+use crate::io::Files;
+use crate::sst::FileId;
+use crate::store::{REMOVAL_RETRY_MICROS, SstFile, SstStore};
+use crate::tablet::TabletId;
+
+/// What is yet to be removed.
+#[derive(Debug, Default)]
+pub(crate) struct Leftovers(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    tablets: BTreeMap<TabletId, Named>,
+    backups: BTreeSet<BackupId>,
+    /// When they are tried again (monotonic micros).
+    retry_at_micros: u64,
+}
+
+/// The files that a tablet's manifest names, each with its bytes. They are kept for as long as the manifest may be there: a start that finds
+/// that one without its SSTs does not know which value files they named.
+#[derive(Debug, Default)]
+pub(crate) struct Named {
+    ssts: BTreeMap<FileId, u64>,
+    values: BTreeMap<FileId, u64>,
+}
+
+impl Named {
+    /// Keeps these SSTs, and the value files that they name.
+    pub(crate) fn keep<'a>(store: &SstStore, files: impl Iterator<Item = &'a SstFile>) -> Self {
+        let mut named = Self::default();
+        for sst in files {
+            named.ssts.insert(sst.id(), sst.reader().map_or(0, |reader| reader.bytes()));
+            for (file, bytes) in sst.value_files() {
+                let of_all = named.values.entry(file.id()).or_default();
+                *of_all = of_all.saturating_add(*bytes);
+            }
+        }
+        store.values().keep(named.values.keys().copied());
+        store.keep(named.ssts.keys().copied());
+        named
+    }
+
+    fn release(self, store: &SstStore) {
+        store.release(self.ssts);
+        store.values().release(self.values);
+    }
+}
+
+impl Leftovers {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A tablet's directory could not be removed.
+    pub(crate) fn add_tablet(&self, core: &Core, id: TabletId, named: Named) {
+        let mut state = self.lock();
+        state.wait_if_first(core);
+        state.tablets.insert(id, named);
+    }
+
+    /// A backup's list could not be removed.
+    pub(crate) fn add_backup(&self, core: &Core, id: BackupId) {
+        let mut state = self.lock();
+        state.wait_if_first(core);
+        state.backups.insert(id);
+    }
+
+    /// All of them, if it is time to try again.
+    fn take_due(&self, core: &Core) -> (BTreeMap<TabletId, Named>, BTreeSet<BackupId>) {
+        let mut state = self.lock();
+        if core.env.clock.monotonic_micros() < state.retry_at_micros {
+            return Default::default();
+        }
+        (std::mem::take(&mut state.tablets), std::mem::take(&mut state.backups))
+    }
+}
+
+impl State {
+    /// The first has a while to wait, and the others with it.
+    fn wait_if_first(&mut self, core: &Core) {
+        if self.tablets.is_empty() && self.backups.is_empty() {
+            let now = core.env.clock.monotonic_micros();
+            self.retry_at_micros = now.saturating_add(REMOVAL_RETRY_MICROS);
+        }
+    }
+}
+
+/// Removes what there is of a tablet's directory, durably.
+pub(crate) fn remove_tablet(core: &Core, id: TabletId) -> Result<()> {
+    let (files, dir) = (core.env.files.as_ref(), core.layout.tablet(id));
+    if files.exists(&dir)? {
+        remove_tablet_dir(files, &dir)?;
+    }
+    core.sync_dir(&core.layout.tablets())
+}
+
+/// Removes a tablet's directory. A crash leaves it with its manifest, without, or not at all.
+pub(crate) fn remove_tablet_dir(files: &dyn Files, dir: &Path) -> Result<()> {
+    for entry in files.list(dir)? {
+        files.remove(&dir.join(&entry.name))?;
+    }
+    files.remove_dir(dir)
+}
+
+/// What nothing names could not be removed by a start: no reason to refuse it, unless the engine has failed for that.
+pub(crate) fn left_by_start(core: &Core, what: fmt::Arguments<'_>, error: Error) -> Result<()> {
+    if core.check_healthy().is_err() {
+        return Err(error);
+    }
+    tracing::warn!(%error, "cannot remove {what}, which nothing names; it is tried again");
+    Ok(())
+}
+
+impl Engine {
+    /// Tries again to remove what could not be, once it is time. Blocks.
+    pub(crate) fn remove_leftovers(&self) {
+        let core = self.core();
+        let (tablets, backups) = self.leftovers().take_due(core);
+        for (id, named) in tablets {
+            match remove_tablet(core, id) {
+                Ok(()) => named.release(&core.store),
+                Err(error) => {
+                    tracing::warn!(tablet = id.0, %error, "cannot remove a tablet; it is tried again");
+                    self.leftovers().add_tablet(core, id, named);
+                }
+            }
+        }
+        for id in backups {
+            // Which notes it again.
+            if let Err(error) = self.delete_backup(id) {
+                tracing::warn!(backup = id.0, %error, "cannot remove a backup; it is tried again");
+            }
+        }
+    }
+}
