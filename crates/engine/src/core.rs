@@ -74,6 +74,8 @@ pub(crate) struct Core {
     pub(crate) setbacks: Setbacks,
     pub(crate) said_of_flushes: Said,
     pub(crate) said_of_compactions: Said,
+    /// Of rows that are not collected.
+    pub(crate) said_of_rows: Said,
     /// Bytes of memtables at which the housekeeper is to look which of them has to go.
     look_at_bytes: AtomicU64,
     /// Segments of the log that could not be removed, and when to try again (monotonic micros).
@@ -172,6 +174,7 @@ impl Core {
             setbacks: Setbacks::default(),
             said_of_flushes: Said::default(),
             said_of_compactions: Said::default(),
+            said_of_rows: Said::default(),
             look_at_bytes: AtomicU64::new(look_at_bytes),
             unremoved: Mutex::default(),
             stopping: AtomicBool::new(false),

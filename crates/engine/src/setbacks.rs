@@ -38,15 +38,18 @@ pub(crate) struct Said {
 impl Said {
     /// Whether this failure is to be said, and how many were not since the last that was; of a shortage one a minute is.
     pub(crate) fn of(&self, error: &Error, now: u64) -> Option<u64> {
-        if error.is_shortage() {
-            let next = self.next_micros.load(Relaxed);
-            let mine = now.saturating_add(SAID_EVERY_MICROS);
-            let is_due = now >= next
-                && self.next_micros.compare_exchange(next, mine, Relaxed, Relaxed).is_ok();
-            if !is_due {
-                self.left_out.fetch_add(1, Relaxed);
-                return None;
-            }
+        if error.is_shortage() { self.of_many(now) } else { Some(self.left_out.swap(0, Relaxed)) }
+    }
+
+    /// The same of what there may be thousands of, whatever it is: one a minute is said.
+    pub(crate) fn of_many(&self, now: u64) -> Option<u64> {
+        let next = self.next_micros.load(Relaxed);
+        let mine = now.saturating_add(SAID_EVERY_MICROS);
+        let is_due =
+            now >= next && self.next_micros.compare_exchange(next, mine, Relaxed, Relaxed).is_ok();
+        if !is_due {
+            self.left_out.fetch_add(1, Relaxed);
+            return None;
         }
         Some(self.left_out.swap(0, Relaxed))
     }

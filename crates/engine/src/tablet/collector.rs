@@ -40,7 +40,7 @@ use crate::compaction::input::RunCursor;
 use crate::compaction::pace::Urgency;
 use crate::core::EngineMetrics;
 use crate::cursor::{Cursor, Step};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::log::Source;
 use crate::manifest::SstRef;
 use crate::read::{FamilyProjection, Projection, Qualifiers};
@@ -135,11 +135,13 @@ struct Place {
     from: Vec<u8>,
     /// When the next of the cells before it may go.
     due_micros: i64,
+    /// A row before it could not be read.
+    has_unread: bool,
 }
 
 impl Place {
-    fn moved(&self, from: Vec<u8>, due_micros: i64) -> Self {
-        Self { from, due_micros, ..*self }
+    fn moved(&self, from: Vec<u8>, due_micros: i64, has_unread: bool) -> Self {
+        Self { from, due_micros, has_unread, ..*self }
     }
 }
 
@@ -151,6 +153,8 @@ enum Walked {
     Pressed(Place),
     /// All of it: when to do so again, in microseconds since 1970.
     Whole(i64),
+    /// All of it, but for rows that could not be read.
+    AllButUnread,
     /// A compaction has taken it away.
     Gone,
 }
@@ -211,6 +215,7 @@ impl Tablet {
                     began_micros: now_micros,
                     from: Vec::new(),
                     due_micros: i64::MAX,
+                    has_unread: false,
                 })
             }
         };
@@ -434,7 +439,7 @@ impl Part {
 
 impl Look {
     /// Walks the piece and deletes what it finds. Blocks. After a failure the file is left alone for a while, twice as long after each
-    /// further one: it is walked from its beginning again, and damage in it stays.
+    /// further one: it is walked from its beginning again, and damage in it stays. So it is after a walk that had to leave rows out.
     pub(crate) fn run(self) -> Result<()> {
         let tablet = Arc::clone(&self.tablet);
         let walked = self.walk();
@@ -460,16 +465,18 @@ impl Look {
                 progress.walked.insert(self.place.file, walk);
                 Ok(())
             }
+            Ok(Walked::AllButUnread) => {
+                let last = progress.walked.get(&self.place.file);
+                let walk = self.after_failure(last, self.place.deleted_micros);
+                progress.walked.insert(self.place.file, walk);
+                Ok(())
+            }
             Err(error) => {
                 let last = progress.walked.get(&self.place.file);
                 let last = last.filter(|_| !error.is_shortage());
-                let failed_wait_micros =
-                    longer_wait(last.map_or(0, |walk| walk.failed_wait_micros));
-                let wait = i64::try_from(failed_wait_micros).unwrap_or(i64::MAX);
-                let until_micros = tablet.core.expiry_micros().saturating_add(wait);
                 // By other rules it says nothing.
-                let deleted_micros = self.place.deleted_micros.filter(|_| !outdated);
-                let walk = Walk { deleted_micros, until_micros, failed_wait_micros };
+                let walk =
+                    self.after_failure(last, self.place.deleted_micros.filter(|_| !outdated));
                 progress.walked.insert(self.place.file, walk);
                 if Tablet::is_stop(&error) || tablet.is_dropped() { Ok(()) } else { Err(error) }
             }
@@ -478,6 +485,14 @@ impl Look {
         result.inspect_err(|error| {
             tracing::error!(tablet = tablet.id.0, %error, "cannot collect garbage; it is tried again");
         })
+    }
+
+    /// What is known of the file after a walk that did not delete all, by what was of the last one.
+    fn after_failure(&self, last: Option<&Walk>, deleted_micros: Option<i64>) -> Walk {
+        let failed_wait_micros = longer_wait(last.map_or(0, |walk| walk.failed_wait_micros));
+        let wait = i64::try_from(failed_wait_micros).unwrap_or(i64::MAX);
+        let until_micros = self.tablet.core.expiry_micros().saturating_add(wait);
+        Walk { deleted_micros, until_micros, failed_wait_micros }
     }
 
     /// The file; `None` where it is gone.
@@ -506,7 +521,8 @@ impl Look {
         debug_assert!(step == Step::Ready, "a run is never blocked");
         let now_micros = core.expiry_micros();
         let mut candidates = Candidates::new(&schema, now_micros, self.place.deleted_micros);
-        let mut deletions = Deletions { tablet, unsynced: None, rows: 0 };
+        let has_unread = self.place.has_unread;
+        let mut deletions = Deletions { tablet, unsynced: None, rows: 0, has_unread };
         let (mut row, mut found) = (Vec::new(), false);
         let (mut bytes, mut rows) = (0, 0);
         let is_over = || core.stopping() || tablet.is_dropped() || tablet.changes_kept().is_none();
@@ -517,7 +533,8 @@ impl Look {
                 let due_micros = self.place.due_micros.min(candidates.due_micros());
                 if std::mem::take(&mut found) {
                     if tablet.is_pressed() {
-                        break Walked::Pressed(self.place.moved(row, due_micros));
+                        let has_unread = deletions.has_unread;
+                        break Walked::Pressed(self.place.moved(row, due_micros, has_unread));
                     }
                     rows += 1;
                     deletions.collect(&row)?;
@@ -526,13 +543,15 @@ impl Look {
                 row.clear();
                 row.extend_from_slice(entry.key.row_prefix());
                 if is_over() || bytes >= PIECE_BYTES_MAX || rows >= PIECE_ROWS_MAX {
-                    break Walked::Piece(self.place.moved(row, due_micros));
+                    let has_unread = deletions.has_unread;
+                    break Walked::Piece(self.place.moved(row, due_micros, has_unread));
                 }
             } else if bytes >= asked_at + PIECE_BYTES_MAX {
                 // What was found of the row is found again where it goes on.
                 if is_over() {
                     let due_micros = self.place.due_micros.min(candidates.due_micros());
-                    break Walked::Piece(self.place.moved(row, due_micros));
+                    let has_unread = deletions.has_unread;
+                    break Walked::Piece(self.place.moved(row, due_micros, has_unread));
                 }
                 asked_at = bytes;
             }
@@ -545,6 +564,7 @@ impl Look {
         };
         deletions.sync()?;
         Ok(match walked {
+            Walked::Whole(_) if deletions.has_unread => Walked::AllButUnread,
             Walked::Whole(due_micros) => {
                 let properties = open.reader()?.properties();
                 let patience = properties.families.iter().filter_map(|(id, family)| {
@@ -576,16 +596,23 @@ struct Deletions<'a> {
     unsynced: Option<Seq>,
     /// Rows since the last that is.
     rows: usize,
+    /// A row could not be read.
+    has_unread: bool,
 }
 
 impl Deletions<'_> {
-    /// Collects the row with this prefix.
+    /// Collects the row with this prefix; leaves it as it is where it cannot be read, and those behind it have their turn.
     fn collect(&mut self, prefix: &[u8]) -> Result<()> {
         let mut row = Vec::with_capacity(prefix.len());
         crate::cell::row_of_prefix(prefix, &mut row);
         let collected = match pollster::block_on(self.tablet.collect_row(Bytes::from(row))) {
-            Err(error) if error.kind() == ErrorKind::RowTooLarge => {
-                tracing::warn!(tablet = self.tablet.id.0, %error, "cannot collect the garbage of a row");
+            Err(error) if error.kind() == ErrorKind::RowTooLarge || self.is_unread(&error) => {
+                self.has_unread |= error.kind() != ErrorKind::RowTooLarge;
+                let core = &self.tablet.core;
+                if let Some(left_out) = core.said_of_rows.of_many(core.env.clock.monotonic_micros())
+                {
+                    tracing::warn!(tablet = self.tablet.id.0, %error, left_out, "cannot collect the garbage of a row");
+                }
                 return Ok(());
             }
             collected => collected?,
@@ -599,6 +626,12 @@ impl Deletions<'_> {
         let core = &self.tablet.core;
         core.keep_pace(bytes, Urgency::Rest, &|| core.stopping() || self.tablet.is_dropped());
         Ok(())
+    }
+
+    /// Whether an error is one of reading the row: what fails to be written makes the engine read-only.
+    fn is_unread(&self, error: &Error) -> bool {
+        matches!(error.kind(), ErrorKind::Corruption | ErrorKind::Io)
+            && self.tablet.core.check_healthy().is_ok()
     }
 
     /// Waits until all are durable.

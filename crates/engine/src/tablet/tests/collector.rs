@@ -535,6 +535,54 @@ fn a_file_whose_walk_fails_is_left_alone_for_longer_each_time() {
 }
 
 #[test]
+fn a_row_that_cannot_be_read_keeps_no_garbage_of_the_rows_behind_it() {
+    for kind in [ErrorKind::Corruption, ErrorKind::Io] {
+        let memory = Arc::new(MemoryFiles::new());
+        let faults = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
+        let seen = Arc::clone(&faults) as Arc<dyn Files>;
+        let ruled = Ruled::over(GcRule::MaxVersions(1), Arc::clone(&memory), seen);
+        let tablet = &ruled.rig.tablet;
+        tablet.keep_changes(Some(DAY));
+        let apply = |row: &'static str, mutations: Vec<Mutation>| {
+            let row = Bytes::from_static(row.as_bytes());
+            block_on(tablet.apply(RowBatch { row, mutations })).unwrap();
+        };
+        apply("bad", vec![put(500)]);
+        block_on(tablet.flush()).unwrap();
+        let path = tablet.core.layout.sst(tablet.version().level(0)[0].id);
+        for row in ["a", "bad", "z"] {
+            apply(row, vec![put(1_000), put(2_000)]);
+        }
+        block_on(tablet.flush()).unwrap();
+        let whole = memory.contents(&path).unwrap();
+        if kind == ErrorKind::Corruption {
+            let mut damaged = whole.clone();
+            damaged[3] ^= 0x40;
+            memory.put_contents(&path, damaged);
+        } else {
+            let name = path.to_str().unwrap();
+            faults.inject(Fault::new(FaultOp::Read).on_path(name).sticky());
+        }
+        let cells = |row: &str| {
+            let (all, row) = (Projection::all(), row.as_bytes().to_vec());
+            let read = block_on(tablet.read_row(&row, &all, ReadView::Durable));
+            read.map(|row| row.map_or(0, |row| row.cells.len())).map_err(|error| error.kind())
+        };
+        tablet.claim_to_look().expect("a file has two versions").run().unwrap();
+        assert_eq!((cells("a"), cells("bad"), cells("z")), (Ok(1), Err(kind), Ok(1)));
+        // Nobody takes it for collected.
+        memory.put_contents(&path, whole);
+        faults.heal();
+        assert_eq!(cells("bad"), Ok(3));
+        let interval = ruled.rig.engine.options().gc_interval_ms * 1_000;
+        assert!(tablet.claim_to_look().is_none(), "it is left alone for a while");
+        ruled.clock.clock.advance_micros(failures::FAILED_WAIT_MICROS + interval);
+        tablet.claim_to_look().expect("its time has come").run().unwrap();
+        assert_eq!(cells("bad"), Ok(1));
+    }
+}
+
+#[test]
 fn a_version_that_stays_since_newer_ones_were_deleted_goes_when_it_comes_to_its_age() {
     let either = vec![GcRule::MaxVersions(1), GcRule::MaxAge(HOUR_MICROS)];
     let ruled = Ruled::kept(GcRule::Union(either));
