@@ -70,7 +70,7 @@ fn read_log(bytes: Vec<u8>) {
     if let Ok(mut salvage) = files.open(&path).and_then(|file| Salvage::open(file, MAGIC, ID)) {
         while let Ok(Some(_)) = salvage.next_record() {}
     }
-    let _ = repair::repair(&*files, Path::new(DIR));
+    let _ = repair::repair(&*files, Path::new(DIR), &mut Vec::new());
 }
 
 /// A value file, and a pointer into one.

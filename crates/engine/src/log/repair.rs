@@ -41,11 +41,10 @@ pub struct SegmentRepair {
     pub set_aside: Option<PathBuf>,
 }
 
-/// Repairs the log of a directory; one entry for every segment, oldest first. Blocks. `InvalidArgument` where a newer version
-/// wrote a record.
-pub fn repair(files: &dyn Files, dir: &Path) -> Result<Vec<SegmentRepair>> {
+/// Repairs the log of a directory; `repairs` gets an entry for every segment, oldest first. After an error it has those of the segments that
+/// may have been replaced by then: nobody finds again what they lost. Blocks. `InvalidArgument` where a newer version wrote a record.
+pub fn repair(files: &dyn Files, dir: &Path, repairs: &mut Vec<SegmentRepair>) -> Result<()> {
     finish_interrupted(files, dir)?;
-    let mut repairs: Vec<SegmentRepair> = Vec::new();
     let mut previous: Option<(Predecessor, u64)> = None;
     for (id, _) in list_segments(files, dir)? {
         let path = dir.join(segment_name(id));
@@ -63,21 +62,25 @@ pub fn repair(files: &dyn Files, dir: &Path) -> Result<Vec<SegmentRepair>> {
         };
         // An opening that names a segment which is gone says nothing that could be wrong.
         let agrees = scan.opening.is_some_and(|o| o.id != opening.id || o.bytes == opening.bytes);
-        let mut set_aside = None;
         let mut bytes = scan.bytes;
-        if !scan.damaged.is_empty() || !agrees {
-            (set_aside, bytes) = rewrite(files, dir, id, opening)?;
-        }
-        previous = Some((Predecessor { id, bytes }, scan.bytes));
+        let is_rewritten = !scan.damaged.is_empty() || !agrees;
         repairs.push(SegmentRepair {
             file: path,
             batches_kept: scan.batches,
             damaged: scan.damaged,
             missing_bytes: 0,
-            set_aside,
+            set_aside: None,
         });
+        if is_rewritten {
+            let (aside, fresh_bytes) = rewrite(files, dir, id, opening)?;
+            bytes = fresh_bytes;
+            if let Some(last) = repairs.last_mut() {
+                last.set_aside = Some(aside);
+            }
+        }
+        previous = Some((Predecessor { id, bytes }, scan.bytes));
     }
-    Ok(repairs)
+    Ok(())
 }
 
 /// Makes an empty segment, durably, in a log without any. Blocks.
@@ -234,29 +237,30 @@ fn readable(path: &Path, record: &Record) -> Result<Option<LogRecord>> {
 }
 
 /// Writes segment `id` anew; returns where the old file is and the new length.
-fn rewrite(
-    files: &dyn Files,
-    dir: &Path,
-    id: u64,
-    opening: Predecessor,
-) -> Result<(Option<PathBuf>, u64)> {
+fn rewrite(files: &dyn Files, dir: &Path, id: u64, opening: Predecessor) -> Result<(PathBuf, u64)> {
     let path = dir.join(segment_name(id));
     let fresh = dir.join(format!("{}{REPAIR_SUFFIX}", segment_name(id)));
-    let mut salvage = Salvage::open(files.open_left(&path)?, MAGIC, id)?;
-    let mut writer = RecordWriter::create(files, &fresh, MAGIC, id)?;
-    writer.append(&encode_opening(opening.id, opening.bytes))?;
-    while let Some(record) = salvage.next_record()? {
-        if matches!(readable(&path, &record)?, Some(LogRecord::Batch { .. })) {
-            writer.append(&record.payload)?;
+    let write = || {
+        let mut salvage = Salvage::open(files.open_left(&path)?, MAGIC, id)?;
+        let mut writer = RecordWriter::create(files, &fresh, MAGIC, id)?;
+        writer.append(&encode_opening(opening.id, opening.bytes))?;
+        while let Some(record) = salvage.next_record()? {
+            if matches!(readable(&path, &record)?, Some(LogRecord::Batch { .. })) {
+                writer.append(&record.payload)?;
+            }
         }
-    }
-    writer.sync()?;
-    files.sync_dir(dir)?;
-    let aside = free_name(files, dir, id)?;
+        writer.sync()?;
+        files.sync_dir(dir)?;
+        Ok((free_name(files, dir, id)?, writer.len()))
+    };
+    let (aside, bytes) = write().inspect_err(|_: &Error| {
+        // On a full disk its room is wanted. Where it cannot be removed, the next repair does.
+        let _ = files.remove(&fresh);
+    })?;
     files.rename(&path, &aside)?;
     files.rename(&fresh, &path)?;
     files.sync_dir(dir)?;
-    Ok((Some(aside), writer.len()))
+    Ok((aside, bytes))
 }
 
 /// Names tried for a file that is set aside. More repairs of one segment than this are not a repair.

@@ -421,7 +421,9 @@ impl Repair<'_> {
             let path = path.display();
             self.report.lost.push(format!("{path}: the segment is missing: the writes in it"));
         }
-        for segment in log::repair::repair(files.as_ref(), &dir)? {
+        let mut segments = Vec::new();
+        let mut repaired = log::repair::repair(files.as_ref(), &dir, &mut segments);
+        for segment in segments {
             let file = segment.file.display();
             let damaged = || segment.damaged.iter().map(|r| format!("{} to {}", r.start, r.end));
             if !segment.damaged.is_empty() {
@@ -435,9 +437,10 @@ impl Repair<'_> {
             if let Some(aside) = &segment.set_aside {
                 let kept = segment.batches_kept;
                 self.did(format_args!("{file}: written anew with {kept} batches"));
-                self.move_aside_from(aside, &segment.file)?;
+                repaired = repaired.and(self.move_aside_from(aside, &segment.file));
             }
         }
+        repaired?;
         if self.layout.first_segment(files.as_ref())?.is_none() {
             self.begin_log()?;
         }

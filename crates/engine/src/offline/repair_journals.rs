@@ -68,11 +68,10 @@ impl Repair<'_> {
         // Revisions are compared within one run of a server only: they may begin anew.
         let entries = salvaged.state.iter().map(|(key, value)| (key.as_str(), 1, value));
         let snapshot = encode_meta_snapshot(1, entries);
-        self.replace_journal(&dir, META_SERIES, &snapshot)?;
-        self.forgot = true;
         let path = salvaged.path.display();
         let keys = salvaged.state.len();
-        self.did(format_args!("{path}: replaced by what can be read of it, {keys} entries"));
+        // First: after a failure the new file may be there all the same, and the next run finds nothing to tell.
+        self.forgot = true;
         self.report.lost.push(format!(
             "{path}: {}: changes of the catalog (tables created, changed or deleted) that were in it",
             bytes_text(&salvaged.damaged)
@@ -83,6 +82,8 @@ impl Repair<'_> {
                  directory. What the catalog had of it is in lost/meta/"
             )
         }));
+        self.replace_journal(&dir, META_SERIES, &snapshot)?;
+        self.did(format_args!("{path}: replaced by what can be read of it, {keys} entries"));
         Ok(catalog)
     }
 
@@ -186,16 +187,17 @@ impl Repair<'_> {
             let salvaged = journals::salvage_manifest(files.as_ref(), self.layout, id, &existing)?;
             if let Some(salvaged) = salvaged {
                 let snapshot = encode_manifest_snapshot(&salvaged.state, id);
-                self.replace_journal(&dir, MANIFEST_SERIES, &snapshot)?;
                 let path = salvaged.path.display();
                 let ssts = salvaged.state.sst_count();
-                self.did(format_args!("{path}: replaced by what can be read of it, {ssts} SSTs"));
+                // First, as of the catalog.
                 self.report.lost.push(format!(
                     "{path}: {}: flushes, compactions and drops of tablet {:016x} that were in it; \
                      rows of that tablet may be missing, deleted ones may be back, and sums too large",
                     bytes_text(&salvaged.damaged),
                     id.0
                 ));
+                self.replace_journal(&dir, MANIFEST_SERIES, &snapshot)?;
+                self.did(format_args!("{path}: replaced by what can be read of it, {ssts} SSTs"));
                 tablets.insert(id, Some(salvaged.state));
             } else if tables.is_some_and(|t| t.iter().any(|t| t.tablets.contains(&id))) {
                 tablets.insert(id, None);
@@ -204,11 +206,11 @@ impl Repair<'_> {
                 self.stays(&finding, "the table of the entry above may have it");
                 tablets.insert(id, None);
             } else {
-                self.set_tablet_aside(id)?;
                 self.report.lost.push(format!(
                     "tablet {:016x}: its manifest cannot be read, and no table has it",
                     id.0
                 ));
+                self.set_tablet_aside(id)?;
             }
         }
         Ok(tablets)

@@ -1352,6 +1352,44 @@ fn repair_over(place: &Place, faulty: FaultFiles) -> tepui_engine::Result<Repair
 }
 
 #[test]
+fn a_repair_of_the_log_that_an_error_stops_says_what_it_had_found_lost() {
+    let place = place();
+    let [first, second, ..] = &segments_in(&place.files)[..] else { panic!("two segments") };
+    let bytes = place.files.contents(first).unwrap();
+    flip(&place.files, first, bytes.windows(6).position(|w| w == b"value ").unwrap());
+    let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
+    // Of the first nothing is found again.
+    let name = format!("{}.repair", second.display());
+    faulty.inject(Fault::new(FaultOp::Append).on_path(name).kind(ErrorKind::NoSpace));
+    let report = repair_over(&place, faulty).unwrap();
+    assert_eq!(report.stopped.unwrap().kind(), ErrorKind::NoSpace);
+    let name = first.to_str().unwrap();
+    assert!(report.lost.iter().any(|lost| lost.starts_with(name)), "{:?}", report.lost);
+    assert!(report.set_aside.iter().any(|(was, _)| was == first), "{:?}", report.set_aside);
+    let left = |path: &PathBuf| path.to_str().unwrap().contains(".repair");
+    assert!(!files_in(&place.files, "log").iter().any(left), "on a full disk its room is wanted");
+    assert!(repair(&place.files, false).opens());
+}
+
+#[test]
+fn a_repair_of_a_catalog_or_a_manifest_that_an_error_stops_says_what_it_had_found_lost() {
+    for part in ["meta", "tablets"] {
+        let place = place();
+        let path = files_in(&place.files, part).remove(0);
+        let bytes = place.files.contents(&path).unwrap();
+        // In its last record.
+        flip(&place.files, &path, bytes.iter().rposition(|byte| *byte != 0).unwrap() - 40);
+        let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
+        // By then the new file counts.
+        faulty.inject(Fault::new(FaultOp::Remove).on_path(format!("/data/{part}/")));
+        let report = repair_over(&place, faulty).unwrap();
+        assert!(report.stopped.is_some(), "{part}: {report:?}");
+        let name = path.to_str().unwrap();
+        assert!(report.lost.iter().any(|lost| lost.starts_with(name)), "{:?}", report.lost);
+    }
+}
+
+#[test]
 fn a_repair_that_finds_the_disk_full_goes_on_with_the_next_run_where_it_was() {
     let place = place();
     let ssts = files_in(&place.files, "sst");

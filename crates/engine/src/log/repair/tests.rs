@@ -27,12 +27,17 @@ fn copy(world: &World) -> World {
     World::on(world.memory.crashed_copy(CrashMode::Strict, &SeededRng::new(1)))
 }
 
+fn repaired(world: &World) -> Result<Vec<SegmentRepair>> {
+    let mut repairs = Vec::new();
+    repair(&world.files, dir(), &mut repairs).map(|()| repairs)
+}
+
 #[test]
 fn a_sound_log_is_left_as_it_is() {
     let world = world();
     let before = world.memory.list(dir()).unwrap();
     assert_eq!(lost(&world.files, dir()).unwrap(), Lost::Nothing);
-    let repairs = repair(&world.files, dir()).unwrap();
+    let repairs = repaired(&world).unwrap();
     assert!(repairs.iter().all(|r| r.damaged.is_empty() && r.set_aside.is_none()));
     assert_eq!(repairs.iter().map(|r| r.batches_kept).sum::<u64>(), 9);
     assert_eq!(world.memory.list(dir()).unwrap(), before);
@@ -48,7 +53,7 @@ fn a_damaged_byte_anywhere_costs_one_batch_at_most_and_the_log_opens() {
         damaged[at] ^= 0x20;
         world.memory.put_contents(&file(2), damaged.clone());
         assert!(world.open(LogOptions::default()).is_err());
-        let repairs = repair(&world.files, dir()).unwrap();
+        let repairs = repaired(&world).unwrap();
         let lost = &repairs[1];
         assert_eq!(lost.damaged.len(), 1);
         assert!(lost.damaged[0].contains(&(at as u64)));
@@ -69,7 +74,7 @@ fn a_segment_that_lost_its_end_is_accepted_after_a_repair_that_says_how_much() {
         world.memory.put_contents(&file(1), bytes[..cut].to_vec());
         assert!(world.open(LogOptions::default()).is_err());
         assert_eq!(lost(&world.files, dir()).unwrap(), Lost::UpTo(3), "cut at {cut}");
-        let repairs = repair(&world.files, dir()).unwrap();
+        let repairs = repaired(&world).unwrap();
         assert!(repairs[0].missing_bytes > 0);
         let seqs = world.open(LogOptions::default()).unwrap().seqs();
         assert!(seqs.ends_with(&[4, 5, 6, 7, 8, 9]), "cut at {cut}: {seqs:?}");
@@ -86,7 +91,7 @@ fn an_interrupted_repair_is_noticed_and_can_be_run_again() {
     for nth in 1..80 {
         let world = copy(&pristine);
         world.files.inject(Fault::new(FaultOp::Any).nth(nth).sticky());
-        let outcome = repair(&world.files, dir());
+        let outcome = repaired(&world);
         world.files.heal();
         world.memory.crash(CrashMode::Torn, &SeededRng::new(nth));
         if outcome.is_err() {
@@ -95,7 +100,7 @@ fn an_interrupted_repair_is_noticed_and_can_be_run_again() {
             if let Ok(opened) = world.open(LogOptions::default()) {
                 assert_eq!(opened.records.len(), 8, "fault {nth}");
             }
-            repair(&world.files, dir()).unwrap();
+            repaired(&world).unwrap();
         }
         let seqs = world.open(LogOptions::default()).unwrap().seqs();
         assert_eq!(seqs.len(), 8, "fault {nth}: {seqs:?}");
