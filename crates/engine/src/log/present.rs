@@ -197,6 +197,14 @@ pub(crate) fn missing(files: &dyn Files, dir: &Path) -> Result<Vec<(u64, PathBuf
     Ok(ids.into_iter().map(|id| (id, dir.join(segment_name(id)))).collect())
 }
 
+/// The same, where nobody knows what was in a list that is damaged: nothing is missing by it. An error where it cannot be read now.
+pub(crate) fn missing_as_told(files: &dyn Files, dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    match missing(files, dir) {
+        Err(error) if error.kind() == ErrorKind::Corruption => Ok(Vec::new()),
+        missing => missing,
+    }
+}
+
 /// What is wrong where a segment is missing.
 pub(crate) fn is_missing(path: &Path) -> Error {
     let text = format!(

@@ -104,8 +104,7 @@ pub enum Lost {
 pub fn lost(files: &dyn Files, dir: &Path) -> Result<Lost> {
     let segments = list_segments(files, dir)?;
     let mut lost = if segments.is_empty() { Lost::After(0) } else { Lost::Nothing };
-    // Nobody knows what was in a list that cannot be read.
-    let mut missing = present::missing(files, dir).unwrap_or_default().into_iter().peekable();
+    let mut missing = present::missing_as_told(files, dir)?.into_iter().peekable();
     let mut last_seq = 0;
     let mut before: Option<Predecessor> = None;
     for (id, _) in segments {

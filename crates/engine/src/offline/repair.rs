@@ -417,7 +417,7 @@ impl Repair<'_> {
         if files.exists(&list)? {
             self.copy_aside(&list)?;
         }
-        for (_, path) in log::present::missing(files.as_ref(), &dir).unwrap_or_default() {
+        for (_, path) in log::present::missing_as_told(files.as_ref(), &dir)? {
             let path = path.display();
             self.report.lost.push(format!("{path}: the segment is missing: the writes in it"));
         }

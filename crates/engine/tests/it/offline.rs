@@ -1390,6 +1390,23 @@ fn a_repair_of_a_catalog_or_a_manifest_that_an_error_stops_says_what_it_had_foun
 }
 
 #[test]
+fn a_repair_that_cannot_read_the_list_of_segments_takes_it_for_no_other() {
+    // Those before are of the check.
+    for nth in 3..=5 {
+        let place = place();
+        let missing = segments_in(&place.files).remove(0);
+        place.files.remove(&missing).unwrap();
+        let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
+        faulty.inject(Fault::new(FaultOp::Open).on_path("/data/log/SEGMENTS").nth(nth));
+        let report = repair_over(&place, faulty).unwrap();
+        assert_eq!(report.stopped.map(|error| error.kind()), Some(ErrorKind::Io), "open {nth}");
+        let report = repair(&place.files, false);
+        let name = missing.to_str().unwrap();
+        assert!(report.lost.iter().any(|lost| lost.starts_with(name)), "{nth}: {:?}", report.lost);
+    }
+}
+
+#[test]
 fn a_repair_that_finds_the_disk_full_goes_on_with_the_next_run_where_it_was() {
     let place = place();
     let ssts = files_in(&place.files, "sst");
