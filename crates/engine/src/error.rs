@@ -22,7 +22,7 @@ pub enum ErrorKind {
     Io,
     /// The disk is full (ENOSPC or a quota), or the process may write no larger file (EFBIG).
     NoSpace,
-    /// The process or the machine has no open file or memory left for it (EMFILE, ENFILE, ENOMEM); soon it may.
+    /// The process or the machine has no open file, memory or thread left for it (EMFILE, ENFILE, ENOMEM, EAGAIN of a thread); soon it may.
     Exhausted,
     /// An earlier failed write or sync made the engine read-only until it is restarted.
     ReadOnly,

@@ -4,8 +4,10 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::io::Errno;
+
 use super::{JoinHandle, Rng, Spawner};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// By how much the priority of threads that give way is lower than the process's. The scheduler of Linux divides a processor
 /// between one of these and another by 1 to 9, so that what they do is slower where it is contended for, and never stands
@@ -105,6 +107,18 @@ impl JoinHandle for Thread {
     }
 }
 
+/// Why there is no thread: of those that the user, the container or the machine may have, or of memory for its stack, there may soon be one.
+fn refused(name: &str, error: &std::io::Error) -> Error {
+    let what = format!("start thread {name}");
+    match Errno::from_io_error(error) {
+        Some(Errno::AGAIN | Errno::NOMEM) => {
+            let advice = "raise the limit of threads (TasksMax, ulimit -u, pids.max)";
+            Error::new(ErrorKind::Exhausted, format!("{what}: {error}: {advice}"))
+        }
+        _ => Error::io(what, error),
+    }
+}
+
 impl Spawner for ThreadSpawner {
     #[expect(clippy::disallowed_types, reason = "this is the thread seam")]
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> Result<Box<dyn JoinHandle>> {
@@ -117,7 +131,7 @@ impl Spawner for ThreadSpawner {
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(work)
-            .map_err(|e| Error::io(format_args!("start thread {name}"), &e))?;
+            .map_err(|e| refused(name, &e))?;
         Ok(Box::new(Thread(thread)))
     }
 
@@ -225,6 +239,16 @@ mod tests {
     #[test]
     fn two_system_generators_differ() {
         assert_ne!(SystemRng::new().next_u64(), SystemRng::new().next_u64());
+    }
+
+    #[test]
+    fn a_thread_that_is_refused_is_worth_another_try_later() {
+        for errno in [Errno::AGAIN, Errno::NOMEM] {
+            let error = refused("tepui-work", &errno.into());
+            assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+            assert!(error.message().contains("ulimit -u"), "{error}");
+        }
+        assert_eq!(refused("tepui-work", &Errno::PERM.into()).kind(), ErrorKind::Io);
     }
 
     #[test]

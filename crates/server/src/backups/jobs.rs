@@ -11,6 +11,7 @@ use tepui_engine::db::Health;
 
 use super::figures::{Job, is_failure};
 use super::record::BackupRecord;
+use super::tasks::Task;
 use super::{Backups, kind_of, times};
 use crate::api::admin;
 use crate::api::admin::backup::{BackupType, State};
@@ -38,6 +39,12 @@ const DONE_PERCENT: i32 = 100;
 
 /// Takes a place among the jobs while it lives.
 pub(super) struct Place(Arc<Backups>);
+
+impl Place {
+    pub(super) fn backups(&self) -> &Backups {
+        &self.0
+    }
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
@@ -105,9 +112,10 @@ impl Backups {
         })?;
         let operation = handle.operation()?;
         let made = name.to_owned();
-        let started = self.spawn(place, handle, job, move |backups, handle| {
+        let task = Task::new(handle, job, move |backups, handle| {
             backups.make_as(job, &made, incarnation, handle, metadata)
         });
+        let started = self.start(place, task);
         if started.is_err() {
             self.give_up(name, incarnation);
         }
@@ -374,9 +382,10 @@ impl Backups {
         let metadata_any = any(RESTORE_TYPE, &metadata);
         let handle = self.operations.start_with(table, metadata_any, |_| allowed())?;
         let operation = handle.operation()?;
-        self.spawn(place, handle, Job::Restore, move |backups, handle| {
+        let task = Task::new(handle, Job::Restore, move |backups, handle| {
             backups.restore_now(handle, metadata, Some(source))
-        })?;
+        });
+        self.start(place, task)?;
         Ok(operation)
     }
 
@@ -449,7 +458,8 @@ impl Backups {
         Ok(response)
     }
 
-    /// Goes on with what the end of the last server interrupted. Blocks for as long as that takes to begin.
+    /// Goes on with what the end of the last server interrupted; where the system has no thread for it, once it has. Blocks for as long as
+    /// that takes to begin.
     pub fn resume(self: &Arc<Self>) -> Result<()> {
         for operation in self.operations.interrupted() {
             let Some(metadata) = &operation.metadata else { continue };
@@ -479,19 +489,19 @@ impl Backups {
                         let stored = stored.as_ref().map(|stored| &stored.value);
                         let incarnation = stored.map_or(0, |record| record.incarnation);
                         let job = stored.map_or(Job::Create, Job::of);
-                        self.spawn(self.take_place(), handle, job, move |backups, handle| {
+                        self.start_or_wait(Task::new(handle, job, move |backups, handle| {
                             let name = metadata.name.clone();
                             backups.make_as(job, &name, incarnation, handle, metadata)
-                        })?;
+                        }));
                     }
                 }
             } else if kind == RESTORE_TYPE {
                 let metadata = admin::RestoreTableMetadata::decode(metadata.value.as_slice())
                     .map_err(damaged)?;
                 let handle = self.operations.resume(&operation.name)?;
-                self.spawn(self.take_place(), handle, Job::Restore, move |backups, handle| {
+                self.start_or_wait(Task::new(handle, Job::Restore, move |backups, handle| {
                     backups.restore_now(handle, metadata, None)
-                })?;
+                }));
             }
         }
         self.give_up_unmade();
@@ -543,7 +553,7 @@ impl Backups {
     }
 
     /// An error where nothing is written before a restart.
-    fn check_writable(&self) -> Result<()> {
+    pub(super) fn check_writable(&self) -> Result<()> {
         match self.engine.health() {
             Health::Serving | Health::Held { .. } => Ok(()),
             Health::ReadOnly(reason) => Err(Error::unavailable(reason)),
@@ -551,7 +561,7 @@ impl Backups {
     }
 
     /// A place among the jobs, whether there is one or not.
-    fn take_place(self: &Arc<Self>) -> Place {
+    pub(super) fn take_place(self: &Arc<Self>) -> Place {
         self.jobs.fetch_add(1, Ordering::AcqRel);
         Place(Arc::clone(self))
     }
@@ -568,44 +578,6 @@ impl Backups {
             ),
             BACKUP_JOB_RETRY,
         ))
-    }
-
-    /// Does the work of an operation on a thread of its own. What fails because the server ends is left for the
-    /// next one.
-    fn spawn(
-        &self,
-        place: Place,
-        handle: Handle,
-        kind: Job,
-        work: impl FnOnce(&Self, &Handle) -> Result<prost_types::Any> + Send + 'static,
-    ) -> Result<()> {
-        let job = move || {
-            let result = work(&place.0, &handle).or_else(|error| {
-                // An engine that has failed is restarted, and goes on with what nobody has ended: its client is not told that it failed.
-                if handle.check_cancelled().is_ok() {
-                    place.0.check_writable()?;
-                }
-                Err(error)
-            });
-            let name = handle.name().to_owned();
-            match result {
-                Err(error) if error.kind() == Code::Unavailable => {
-                    tracing::warn!(name, %error, "an operation is left for the next start");
-                    handle.leave();
-                }
-                result => {
-                    if let Err(error) = &result {
-                        tracing::warn!(name, %error, "an operation failed");
-                        place.0.count_failure(kind, error);
-                    }
-                    if let Err(error) = handle.finish(result) {
-                        tracing::warn!(name, %error, "cannot keep the end of an operation");
-                    }
-                }
-            }
-        };
-        drop(self.env.spawner.spawn("tepui-backup", Box::new(job))?);
-        Ok(())
     }
 }
 

@@ -18,6 +18,7 @@
 //! |---|---|
 //! | what the catalog keeps | `record.rs` |
 //! | creating, copying and restoring | `jobs.rs` |
+//! | the threads for that | `tasks.rs` |
 //! | limits of times | `times.rs` |
 //! | filters, orders and pages of lists | `filter.rs`, `page.rs` |
 //! | what time does: expiry, hot to standard, policies | `sweep.rs` |
@@ -31,6 +32,7 @@ pub(crate) mod page;
 pub mod record;
 mod rests;
 mod sweep;
+mod tasks;
 #[cfg(test)]
 mod tests;
 pub(crate) mod times;
@@ -61,6 +63,7 @@ use page::Order;
 use record::BackupRecord;
 use rests::{Begun, Rests};
 pub(crate) use sweep::check_policy_named;
+use tasks::Waiting;
 
 /// The backups of one server.
 pub struct Backups {
@@ -77,6 +80,7 @@ pub struct Backups {
     rests: Rests,
     begun: Begun,
     figures: Figures,
+    waiting: Waiting,
 }
 
 impl std::fmt::Debug for Backups {
@@ -126,6 +130,7 @@ impl Backups {
             rests: Rests::default(),
             begun: Begun::default(),
             figures: Figures::default(),
+            waiting: Waiting::default(),
         };
         for (name, stored) in &all {
             let made = stored.value.made_id();

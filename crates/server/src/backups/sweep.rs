@@ -19,9 +19,10 @@ use crate::names;
 
 impl Backups {
     /// Deletes what has expired, turns hot backups into standard ones whose time it is, and starts the backups that are due by
-    /// policies; writes the ends of operations that could not be written. Blocks. What cannot be done now is tried again at the next sweep, and while the clock is in doubt nothing is done.
+    /// policies; writes the ends of operations that could not be written, and goes on with those that wait for a thread. Blocks. What cannot be done now is tried again at the next sweep, and while the clock is in doubt nothing is done.
     pub fn sweep(self: &Arc<Self>) {
         self.operations.write_ends();
+        self.start_waiting();
         let Some(now) = self.engine.believed_micros() else {
             self.count();
             return;

@@ -7,8 +7,8 @@ use tepui_bigtable::error::Code;
 use tepui_engine::cell::{FamilyId, Mutation, RowBatch};
 use tepui_engine::db::{EngineOptions, Health};
 use tepui_engine::io::{
-    Clock, Fault, FaultFiles, FaultOp, Files, InlineIo, ManualClock, MemoryFiles, SeededRng,
-    ThreadSpawner,
+    Clock, Fault, FaultFiles, FaultOp, Files, InlineIo, JoinHandle, ManualClock, MemoryFiles,
+    SeededRng, Spawner, ThreadSpawner,
 };
 use tepui_engine::offline::{RepairOptions, repair};
 use tepui_engine::read::Projection;
@@ -55,12 +55,22 @@ fn open(files: Arc<dyn Files>, clock: Arc<ManualClock>) -> Place {
 
 /// The same whose engine flushes by itself, where asked for.
 fn open_with(files: Arc<dyn Files>, clock: Arc<ManualClock>, background: bool) -> Place {
+    open_over(files, clock, background, Arc::new(ThreadSpawner))
+}
+
+/// The same with threads of this spawner.
+fn open_over(
+    files: Arc<dyn Files>,
+    clock: Arc<ManualClock>,
+    background: bool,
+    spawner: Arc<dyn Spawner>,
+) -> Place {
     let env = Env {
         files: Arc::clone(&files),
         io: Arc::new(InlineIo),
         clock: Arc::<ManualClock>::clone(&clock),
         rng: Arc::new(SeededRng::new(clock.now_micros() as u64)),
-        spawner: Arc::new(ThreadSpawner),
+        spawner,
     };
     let options = EngineOptions { background, ..EngineOptions::default() };
     let engine = Engine::open(env.clone(), Path::new("/data"), options).unwrap();

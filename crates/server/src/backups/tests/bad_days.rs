@@ -15,6 +15,11 @@ use crate::catalog::resources::Change;
 /// A server that crashed while it made a backup and the next one, which has not taken that up yet; with the operation.
 /// `before` sees the first.
 fn interrupted(before: impl FnOnce(&Place)) -> (Place, Operation) {
+    interrupted_over(before, Arc::new(ThreadSpawner))
+}
+
+/// The same whose next server has threads of this spawner.
+fn interrupted_over(before: impl FnOnce(&Place), spawner: Arc<dyn Spawner>) -> (Place, Operation) {
     let disk = MemoryFiles::new();
     let faults = FaultFiles::new(Arc::new(disk.clone()));
     let place = with_table(Arc::new(faults.clone()));
@@ -26,7 +31,44 @@ fn interrupted(before: impl FnOnce(&Place)) -> (Place, Operation) {
     before(&place);
     let crashed = disk.crashed_copy(CrashMode::Strict, &SeededRng::new(3));
     let clock = Arc::new(ManualClock::new(place.now() + HOUR));
-    (open(Arc::new(crashed), clock), started)
+    (open_over(Arc::new(crashed), clock, false, spawner), started)
+}
+
+/// The system's threads, where it has any.
+#[derive(Debug, Default)]
+struct Scarce(AtomicBool);
+
+impl Spawner for Scarce {
+    fn spawn(
+        &self,
+        name: &str,
+        work: Box<dyn FnOnce() + Send>,
+    ) -> tepui_engine::Result<Box<dyn JoinHandle>> {
+        if self.0.load(Ordering::Relaxed) {
+            return ThreadSpawner.spawn(name, work);
+        }
+        Err(tepui_engine::Error::new(ErrorKind::Exhausted, "no more threads"))
+    }
+}
+
+#[test]
+fn a_start_without_threads_to_spare_goes_on_with_what_was_interrupted_once_there_are_some() {
+    let threads = Arc::new(Scarce::default());
+    let (place, started) = interrupted_over(|_| {}, Arc::clone(&threads) as Arc<dyn Spawner>);
+    place.backups.resume().unwrap();
+    place.operations.abort_interrupted();
+    place.backups.sweep();
+    assert!(!place.operations.get(&started.name).unwrap().done);
+    assert_eq!(place.backups.get(BACKUP).unwrap().state, i32::from(State::Creating));
+    // A new one is refused, to be asked for again.
+    let other = format!("{CLUSTER}/backups/other");
+    let error = place.backups.create(&other, &place.asked(10 * HOUR)).unwrap_err();
+    assert_eq!(error.kind(), Code::ResourceExhausted);
+    assert!(error.retry_after().is_some() && place.backups.get(&other).is_err());
+    threads.0.store(true, Ordering::Relaxed);
+    place.backups.sweep();
+    response(&place.wait(&started)).unwrap();
+    assert_eq!(place.backups.get(BACKUP).unwrap().state, i32::from(State::Ready));
 }
 
 #[test]
