@@ -29,7 +29,7 @@ use crate::manifest::{
     LocalMetaStore, META_BYTES_MAX, META_RESERVE_BYTES, MetaStore, TabletManifest, VersionEdit,
 };
 use crate::memtable::MemtableMemory;
-use crate::offline::{CatalogReader, of_other_user};
+use crate::offline::{CatalogReader, of_start};
 use crate::sst::IndexMemory;
 use crate::store::{SstFile, SstStore};
 use crate::tablet::{Replay, Tablet, TabletId, TabletStats};
@@ -153,7 +153,7 @@ impl Engine {
     /// is damaged, and where the log or the meta store is missing beside data. A damaged SST does not keep the engine from opening: its rows fail when read.
     /// `InvalidArgument` where the options do not fit together, and where a newer version wrote a file.
     pub fn open(env: Env, dir: &Path, options: EngineOptions) -> Result<Arc<Self>> {
-        Self::open_knowing(env, dir, options, None).map_err(of_other_user)
+        Self::open_knowing(env, dir, options, None).map_err(of_start)
     }
 
     /// The same, where `catalog` tells which tablets the meta store names: `Corruption` too, with nothing removed, where
@@ -164,7 +164,7 @@ impl Engine {
         options: EngineOptions,
         catalog: CatalogReader<'_>,
     ) -> Result<Arc<Self>> {
-        Self::open_knowing(env, dir, options, Some(catalog)).map_err(of_other_user)
+        Self::open_knowing(env, dir, options, Some(catalog)).map_err(of_start)
     }
 
     fn open_knowing(

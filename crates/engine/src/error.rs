@@ -51,6 +51,7 @@ pub struct Error {
     large_row: Option<Box<[u8]>>,
     sst: Option<u64>,
     is_denied: bool,
+    is_of_device: bool,
     is_put_off: bool,
 }
 
@@ -69,6 +70,7 @@ impl Error {
             large_row: None,
             sst: None,
             is_denied: false,
+            is_of_device: false,
             is_put_off: false,
         }
     }
@@ -168,7 +170,8 @@ impl Error {
             _ => "",
         };
         let is_denied = error.kind() == std::io::ErrorKind::PermissionDenied;
-        Self { is_denied, ..Self::new(kind, format!("{what}: {error}{hint}")) }
+        let is_of_device = Errno::from_io_error(error) == Some(Errno::IO);
+        Self { is_denied, is_of_device, ..Self::new(kind, format!("{what}: {error}{hint}")) }
     }
 
     /// The kind.
@@ -184,6 +187,11 @@ impl Error {
     /// Whether the user of this process may not do it (EACCES, EPERM): of a file, that somebody else may read it.
     pub(crate) fn is_denied(&self) -> bool {
         self.is_denied
+    }
+
+    /// Whether the device could not do it (EIO).
+    pub(crate) fn is_of_device(&self) -> bool {
+        self.is_of_device
     }
 
     /// The key of the row that is too large, of [`ErrorKind::RowTooLarge`]: who reads on can leave it out.

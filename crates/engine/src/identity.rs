@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Env;
 use crate::layout::Layout;
+use crate::log::record::ADVICE;
 
 /// The format of directories that this version writes and reads.
 pub const DIRECTORY_FORMAT: u32 = 1;
@@ -37,7 +38,7 @@ pub(crate) fn check_or_create(env: &Env, layout: &Layout) -> Result<()> {
             return Err(Error::corruption(
                 path.display(),
                 0,
-                "the file is missing although the directory holds data",
+                format_args!("the file is missing although the directory holds data; {ADVICE}"),
             ));
         }
         return write(env, layout);
@@ -66,7 +67,8 @@ pub(crate) fn check(env: &Env, layout: &Layout) -> Result<()> {
     let file = env.files.open(&path)?;
     let len = file.len()?;
     if len > IDENTITY_BYTES_MAX {
-        return Err(Error::corruption(path.display(), 0, "the file is too long"));
+        let what = format_args!("the file is too long; {ADVICE}");
+        return Err(Error::corruption(path.display(), 0, what));
     }
     check_content(&path, &file.read_at(0, len as usize)?)
 }
@@ -92,7 +94,10 @@ fn check_content(path: &Path, bytes: &[u8]) -> Result<()> {
                 ),
             ))
         }
-        _ => Err(Error::corruption(path.display(), 0, "not a tepui data directory's identity")),
+        _ => {
+            let what = format_args!("not a tepui data directory's identity; {ADVICE}");
+            Err(Error::corruption(path.display(), 0, what))
+        }
     }
 }
 

@@ -27,7 +27,7 @@ use crate::cell::Seq;
 use crate::codec::{BytesReader, Parsed, put_u64};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
-use crate::log::record::{Magic, RecordReader, RecordWriter, Tail};
+use crate::log::record::{ADVICE, Magic, RecordReader, RecordWriter, Tail};
 
 /// The file's name.
 pub(crate) const NAME: &str = "LIST.chg.new";
@@ -177,12 +177,14 @@ pub(crate) fn listed(files: &dyn Files, dir: &Path) -> Result<Option<Listed>> {
     }
     let mut reader = RecordReader::open(file, MAGIC, FILE_ID, Tail::Sealed)?;
     let record = reader.next_record()?;
-    let record = record
-        .ok_or_else(|| Error::corruption(path.display(), 0, "the list of change files is empty"))?;
+    let record = record.ok_or_else(|| {
+        let what = format_args!("the list of change files is empty; {ADVICE}");
+        Error::corruption(path.display(), 0, what)
+    })?;
     let offset = record.offset;
     let listed = Listed::decode(record.payload);
     Ok(Some(listed.map_err(|what| {
-        let what = format_args!("this is no list of change files: {what}");
+        let what = format_args!("this is no list of change files: {what}; {ADVICE}");
         Error::corruption(path.display(), offset, what)
     })?))
 }
@@ -358,6 +360,7 @@ mod tests {
                     files.put_contents(&path, bad);
                     let error = listed(&files, dir).unwrap_err();
                     assert_eq!(error.kind(), ErrorKind::Corruption, "byte {at}: {error}");
+                    assert!(error.message().contains("`tepui repair"), "{error}");
                 }
             }
         }

@@ -207,6 +207,9 @@ impl Plan {
                 if fault.denied {
                     return Err(Error::io(what, &Errno::ACCESS.into()));
                 }
+                if fault.kind == ErrorKind::Io {
+                    return Err(Error::io(what, &Errno::IO.into()));
+                }
                 Err(Error::new(fault.kind, what))
             }
             None => Ok(()),

@@ -17,7 +17,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::record::{Magic, RecordReader, RecordWriter, Tail};
+use super::record::{ADVICE, Magic, RecordReader, RecordWriter, Tail};
 use super::repair::interrupted;
 use super::segment::{has_opening, list_segments, perhaps_of_a_sync, segment_name};
 use crate::error::{Error, ErrorKind, Result};
@@ -171,12 +171,14 @@ pub(crate) fn listed(files: &dyn Files, dir: &Path) -> Result<Option<BTreeSet<u6
         }
         let found = decode(&record.payload);
         ids = Some(found.ok_or_else(|| {
-            Error::corruption(path.display(), record.offset, "this is no list of segments")
+            let what = format_args!("this is no list of segments; {ADVICE}");
+            Error::corruption(path.display(), record.offset, what)
         })?);
     }
     let Some(ids) = ids else {
         // It was complete before it had this name.
-        return Err(Error::corruption(path.display(), 0, "the list of segments is empty"));
+        let what = format_args!("the list of segments is empty; {ADVICE}");
+        return Err(Error::corruption(path.display(), 0, what));
     };
     let newest = ids.last().copied().unwrap_or(0);
     let is_behind =
@@ -293,7 +295,9 @@ mod tests {
         // Behind it is the marker.
         for len in 1..whole.len() - 24 {
             files.put_contents(&path, whole[..len].to_vec());
-            assert_eq!(listed(&files, dir).unwrap_err().kind(), ErrorKind::Corruption, "{len}");
+            let error = listed(&files, dir).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corruption, "{len}");
+            assert!(error.message().contains("`tepui repair"), "{error}");
         }
     }
 }

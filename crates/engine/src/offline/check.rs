@@ -147,11 +147,23 @@ fn unchecked(unread: &Finding, damage: &[&Finding]) -> crate::Error {
 pub(super) const OF_OTHER_USER: &str = "This user may not: change the owner of the directory's files (chown -R), or run the command as the user that they belong to";
 
 /// An error that ended a check or kept a repair from its begin, with what to do.
-pub(crate) fn of_other_user(error: crate::Error) -> crate::Error {
+pub(super) fn of_other_user(error: crate::Error) -> crate::Error {
     if !error.is_denied() {
         return error;
     }
     crate::Error::new(error.kind(), format!("{error}. {OF_OTHER_USER}"))
+}
+
+/// What to do where the device cannot read a file.
+pub(super) const OF_BAD_DEVICE: &str = "where the file stays as it is, copy the directory to another device with a tool that goes on behind what cannot be read (ddrescue), and repair the copy";
+
+/// An error that refused a start, with what to do.
+pub(crate) fn of_start(error: crate::Error) -> crate::Error {
+    if !error.is_of_device() {
+        return of_other_user(error);
+    }
+    let text = format!("{error}; this was not taken for damage. Start again; {OF_BAD_DEVICE}");
+    crate::Error::new(error.kind(), text)
 }
 
 /// The same where the directory is locked already.

@@ -32,7 +32,7 @@ use crate::io::{Env, FileLock, Files};
 use crate::layout::{BACKUP_PREFIX, Layout, parse_number};
 use crate::tablet::TabletId;
 
-pub(crate) use check::of_other_user;
+pub(crate) use check::of_start;
 pub use check::{CheckReport, check};
 pub use repair::{Holder, LostRows, RepairOptions, RepairReport, repair};
 

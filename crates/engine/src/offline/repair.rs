@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::check::{OF_OTHER_USER, check_locked, of_other_user, rows_text};
+use super::check::{OF_BAD_DEVICE, OF_OTHER_USER, check_locked, of_other_user, rows_text};
 use super::overlay::OverlayFiles;
 use super::repair_backups::Backups;
 use super::repair_journals::Catalog;
@@ -250,11 +250,8 @@ fn advised(error: Error) -> Error {
             );
             return Error::new(error.kind(), text);
         }
-        ErrorKind::Io => {
-            "; where the file stays as it is, copy the directory to another device with a tool that \
-             goes on behind what cannot be read (ddrescue), and repair the copy"
-        }
-        ErrorKind::Exhausted => "",
+        ErrorKind::Io => format!("; {OF_BAD_DEVICE}"),
+        ErrorKind::Exhausted => String::new(),
         _ => {
             let text =
                 format!("{error}; run the repair again, to its end, before a server is started");

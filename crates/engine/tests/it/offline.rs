@@ -1407,6 +1407,39 @@ fn a_repair_that_cannot_read_the_list_of_segments_takes_it_for_no_other() {
 }
 
 #[test]
+fn a_start_that_is_refused_for_what_it_read_says_what_to_do() {
+    let refused = |files: Arc<dyn Files>| {
+        let environment = env(files, Arc::new(ManualClock::new(START_MICROS)), 3);
+        Engine::open(environment, dir(), tiny_options()).unwrap_err().to_string()
+    };
+    for (name, bytes) in [
+        ("IDENTITY", Some(vec![b'x'; 20])),
+        ("IDENTITY", Some(vec![b'x'; 300])),
+        ("IDENTITY", None),
+        ("log/SEGMENTS", Some(vec![b'x'; 300])),
+        ("changes/LIST.chg.new", Some(vec![b'x'; 300])),
+    ] {
+        let (place, path) = (place(), dir().join(name));
+        match bytes {
+            Some(bytes) => place.files.put_contents(&path, bytes),
+            None => place.files.remove(&path).unwrap(),
+        }
+        let error = refused(Arc::clone(&place.files) as Arc<dyn Files>);
+        assert!(error.contains(name) && error.contains("`tepui repair"), "{error}");
+    }
+    for part in ["tablets", "log", "meta"] {
+        let place = place();
+        let mut files = files_in(&place.files, part);
+        files.retain(|path| !path.ends_with("SEGMENTS"));
+        let name = files.pop().unwrap().to_str().unwrap().to_owned();
+        let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
+        faulty.inject(Fault::new(FaultOp::Read).on_path(&*name).sticky());
+        let error = refused(Arc::new(faulty));
+        assert!(error.contains(&name) && error.contains("ddrescue"), "{error}");
+    }
+}
+
+#[test]
 fn a_repair_that_finds_the_disk_full_goes_on_with_the_next_run_where_it_was() {
     let place = place();
     let ssts = files_in(&place.files, "sst");

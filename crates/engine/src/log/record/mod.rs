@@ -79,7 +79,7 @@ pub const RECORD_BYTES_MAX: u64 = 300 << 20;
 pub const FORMAT_VERSION: u8 = 1;
 
 /// Ends the message of every error over damage.
-pub(in crate::log) const ADVICE: &str = "nothing was changed. Restore the file from a backup, or run \
+pub(crate) const ADVICE: &str = "nothing was changed. Restore the file from a backup, or run \
      `tepui repair DIR` to keep what is readable";
 
 /// What a file is for; the first bytes of its header.
