@@ -255,12 +255,16 @@ pub struct Unfinished {
 }
 
 impl Unfinished {
-    /// Begins a file; what an earlier attempt left of it is overwritten.
+    /// Begins a file; what an earlier attempt left of it is removed. In a directory where others write, too, somebody may have laid a link
+    /// under its name, which anybody can guess: what that leads to stays as it is.
     pub fn create(path: &Path) -> Result<(Self, File)> {
         let mut unfinished = path.as_os_str().to_owned();
         unfinished.push(UNFINISHED_SUFFIX);
         let unfinished = PathBuf::from(unfinished);
-        let file = File::create(&unfinished).map_err(|e| failed("write", &unfinished, &e))?;
+        remove(&unfinished)?;
+        // A link that was laid since then is an error.
+        let made = File::options().write(true).create_new(true).open(&unfinished);
+        let file = made.map_err(|e| failed("write", &unfinished, &e))?;
         Ok((Self { path: path.to_owned(), unfinished, finished: false }, file))
     }
 
@@ -279,7 +283,7 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if !self.finished {
-            // What cannot be removed is overwritten by the next attempt.
+            // What cannot be removed now is by the next attempt.
             drop(std::fs::remove_file(&self.unfinished));
         }
     }
@@ -414,6 +418,28 @@ mod tests {
         replace(&path, b"second").unwrap();
         assert_eq!(read_text(&path).unwrap().as_deref(), Some("second"));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_link_under_the_name_of_an_unfinished_file_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other) = (dir.path().join("out"), dir.path().join("other"));
+        let unfinished = dir.path().join("out.unfinished");
+        std::fs::write(&other, "of somebody else").unwrap();
+        let new = dir.path().join("new");
+        for target in [&other, &new] {
+            std::os::unix::fs::symlink(target, &unfinished).unwrap();
+            replace(&path, b"exported").unwrap();
+            assert!(std::fs::symlink_metadata(&path).unwrap().is_file());
+            assert_eq!(std::fs::read(&path).unwrap(), b"exported");
+        }
+        assert_eq!(std::fs::read(&other).unwrap(), b"of somebody else");
+        assert!(!new.exists());
+        // As one leaves it that was killed.
+        std::fs::write(&unfinished, "half of a longer file").unwrap();
+        replace(&path, b"again").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"again");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 
     #[test]
