@@ -25,6 +25,7 @@ use crate::pressure::{Behind, Pressure, Refusals};
 use crate::setbacks::{Said, Setbacks};
 use crate::store::SstStore;
 use crate::tablet::LockedRows;
+use crate::tablet::memory::TabletMemory;
 use crate::wall_clock::WallClock;
 
 /// What a change of the catalog hears that needs room while writes wait for it.
@@ -66,6 +67,8 @@ pub(crate) struct Core {
     pace: Pace,
     /// Of all tablets, whatever still holds them.
     pub(crate) memtables: MemtableMemory,
+    /// What tablets take by being there.
+    pub(crate) tablet_memory: Arc<TabletMemory>,
     /// Bytes of row keys that are about to be in them.
     pub(crate) keys_held: AtomicU64,
     /// Writes that were refused because background work is behind.
@@ -147,6 +150,7 @@ impl Core {
         let locked_rows = LockedRows::new(options.memtables_total_bytes);
         let wall_clock = WallClock::new(Arc::clone(&env.clock));
         let space = Space::new(&env, layout.ssts(), &options);
+        let tablet_memory = TabletMemory::new(options.tablets_bytes_max);
         Self {
             env,
             layout,
@@ -169,6 +173,7 @@ impl Core {
             metrics: EngineMetrics::default(),
             locked_rows,
             memtables,
+            tablet_memory,
             keys_held: AtomicU64::new(0),
             refusals: Refusals::default(),
             setbacks: Setbacks::default(),

@@ -32,6 +32,7 @@ use crate::memtable::MemtableMemory;
 use crate::offline::{CatalogReader, of_start};
 use crate::sst::IndexMemory;
 use crate::store::{SstFile, SstStore};
+use crate::tablet::memory::TabletShare;
 use crate::tablet::{Replay, Tablet, TabletId, TabletStats};
 
 use crate::options::JOB_BYTES;
@@ -308,7 +309,8 @@ impl Engine {
             .into_iter()
             .filter_map(|(id, manifest)| {
                 let replay = replays.remove(&id)?;
-                Some((id, Tablet::open(Arc::clone(&core), id, manifest, replay)))
+                let share = core.tablet_memory.take(manifest.version().range());
+                Some((id, Tablet::open(Arc::clone(&core), id, manifest, replay, share)))
             })
             .collect();
         let leftovers = Leftovers::default();
@@ -417,28 +419,74 @@ impl Engine {
     }
 
     /// Creates an empty tablet, durably. A tablet that the catalog does not name is removed by
-    /// [`Engine::retain_tablets`] at the next start.
+    /// [`Engine::retain_tablets`] at the next start. `Overloaded` as for [`Engine::create_tablets`].
     pub fn create_tablet(&self, range: RowRange) -> Result<Arc<Tablet>> {
-        self.create_tablet_with(range, &VersionEdit::default())
+        let share = self.room_for_tablets([&range].into_iter())?;
+        self.create_tablet_with(range, &VersionEdit::default(), share)
+    }
+
+    /// Creates empty tablets, durably: all of them, or, after an error, none. `Overloaded`, before any is made, where tablets would take more
+    /// memory than [`EngineOptions::tablets_bytes_max`].
+    pub fn create_tablets(&self, ranges: Vec<RowRange>) -> Result<Vec<Arc<Tablet>>> {
+        let room = self.room_for_tablets(ranges.iter())?;
+        let empty = |range| (range, VersionEdit::default());
+        self.create_tablets_in(room, ranges.into_iter().map(empty))
+    }
+
+    /// Memory for tablets that are to be made.
+    pub(crate) fn room_for_tablets<'a>(
+        &self,
+        ranges: impl Iterator<Item = &'a RowRange>,
+    ) -> Result<TabletShare> {
+        self.core.tablet_memory.reserve(ranges)
+    }
+
+    /// Creates tablets, each with what it begins with, in the room for all of them.
+    pub(crate) fn create_tablets_in(
+        &self,
+        mut room: TabletShare,
+        new: impl Iterator<Item = (RowRange, VersionEdit)>,
+    ) -> Result<Vec<Arc<Tablet>>> {
+        let mut tablets: Vec<Arc<Tablet>> = Vec::new();
+        for (range, initial) in new {
+            let share = room.part(&range);
+            match self.create_tablet_with(range, &initial, share) {
+                Ok(tablet) => tablets.push(tablet),
+                Err(error) => {
+                    for tablet in tablets {
+                        // What cannot be removed goes at the next start.
+                        drop(self.drop_tablet(tablet.id()));
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(tablets)
     }
 
     /// Creates a tablet, durably, that begins with `initial`: with SSTs that are there, and kept by somebody.
-    pub(crate) fn create_tablet_with(
+    fn create_tablet_with(
         &self,
         range: RowRange,
         initial: &VersionEdit,
+        share: TabletShare,
     ) -> Result<Arc<Tablet>> {
         if range.is_empty() {
             return Err(Error::new(ErrorKind::InvalidArgument, "a tablet needs a row range"));
         }
         self.core.check_writable()?;
         let present = self.core.store.open_present(&initial.add)?;
-        let created = self.create_tablet_of(range, initial);
+        let created = self.create_tablet_of(range, initial, share);
         present.discard(&self.core.store);
         created
     }
 
-    fn create_tablet_of(&self, range: RowRange, initial: &VersionEdit) -> Result<Arc<Tablet>> {
+    fn create_tablet_of(
+        &self,
+        range: RowRange,
+        initial: &VersionEdit,
+        share: TabletShare,
+    ) -> Result<Arc<Tablet>> {
         let id = TabletId(self.core.pipeline.hlc().reserve(1));
         let files = &self.core.env.files;
         let dir = self.core.layout.tablet(id);
@@ -456,7 +504,7 @@ impl Engine {
         let seed = self.core.env.rng.next_u64();
         let memory = self.core.memtables.clone();
         let replay = Replay::new(0, self.core.options.memtable_bytes, seed, memory);
-        let tablet = Tablet::open(Arc::clone(&self.core), id, manifest, replay);
+        let tablet = Tablet::open(Arc::clone(&self.core), id, manifest, replay, share);
         self.write_tablets().insert(id, Arc::clone(&tablet));
         Ok(tablet)
     }
@@ -518,6 +566,12 @@ impl Engine {
     /// Bytes of the catalog, and from how many on what creates something there is refused.
     pub fn catalog_bytes(&self) -> (u64, u64) {
         (self.meta.bytes(), META_BYTES_MAX - META_RESERVE_BYTES)
+    }
+
+    /// Bytes of memory that tablets take by being there, roughly, those of deleted tables included; and from how many on no more are made.
+    pub fn tablet_bytes(&self) -> (u64, u64) {
+        let memory = &self.core.tablet_memory;
+        (memory.bytes(), memory.bytes_max())
     }
 
     /// The clock that the engine was given.

@@ -47,6 +47,10 @@ pub struct EngineOptions {
     /// the rest, more and more writes are refused. Smaller would refuse bulk loads while a slow sync runs (at
     /// 500 MB/s, 64 MiB are an eighth of a second); larger only lets more memory wait.
     pub log_queue_bytes: u64,
+    /// Bytes of memory that tablets may take by being there (some 4 KiB and the keys of its range
+    /// each), written to or not: with more no new ones are made. By default some sixteen thousand. Fewer, and servers with many small tables are refused
+    /// another; more, and what nobody has budgeted takes the process's memory.
+    pub tablets_bytes_max: u64,
     /// Bytes of the block cache: data blocks, and partitions of indexes and filters. Any size works, also one
     /// that holds no block at all; a smaller one reads the device more often.
     pub block_cache_bytes: u64,
@@ -198,6 +202,7 @@ impl Default for EngineOptions {
             memtables_waiting_max: 3,
             memtables_total_bytes: 512 << 20,
             log_queue_bytes: 2 * u64::from(LOG_QUEUE_BYTES_MAX),
+            tablets_bytes_max: 64 << 20,
             block_cache_bytes: 512 << 20,
             partition_share_percent: PARTITION_SHARE_PERCENT,
             coarse_share_percent: COARSE_SHARE_PERCENT,

@@ -15,6 +15,7 @@ use crate::manifest::journal::DRAFT_SUFFIX;
 use crate::manifest::{Version, VersionEdit};
 use crate::sst::FileId;
 use crate::store::{SstFile, SstStore};
+use crate::tablet::memory::TabletShare;
 use crate::tablet::moments::{Held, Moment};
 use crate::tablet::{Tablet, TabletId};
 
@@ -250,23 +251,23 @@ impl Engine {
         self.restore_from(self.require_backup(id)?.as_ref())
     }
 
-    /// The same for a backup that is held, and may be deleted meanwhile.
+    /// The same for a backup that is held, and may be deleted meanwhile. `Overloaded` as for [`Engine::create_tablets`].
     pub fn restore_from(&self, backup: &Backup) -> Result<Vec<Arc<Tablet>>> {
-        let mut tablets: Vec<Arc<Tablet>> = Vec::new();
-        for version in &backup.list().tablets {
-            let initial = VersionEdit { range: None, ..version.snapshot() };
-            match self.create_tablet_with(version.range().clone(), &initial) {
-                Ok(tablet) => tablets.push(tablet),
-                Err(error) => {
-                    for tablet in tablets {
-                        // What cannot be removed goes at the next start.
-                        drop(self.drop_tablet(tablet.id()));
-                    }
-                    return Err(error);
-                }
-            }
-        }
-        Ok(tablets)
+        let room = self.room_to_restore(backup)?;
+        let versions = backup.list().tablets.iter();
+        let beginning = |version: &Version| {
+            (version.range().clone(), VersionEdit { range: None, ..version.snapshot() })
+        };
+        self.create_tablets_in(room, versions.map(beginning))
+    }
+
+    /// `Overloaded` where there is no room for the tablets of a backup now.
+    pub fn check_room_to_restore(&self, backup: &Backup) -> Result<()> {
+        self.room_to_restore(backup).map(drop)
+    }
+
+    fn room_to_restore(&self, backup: &Backup) -> Result<TabletShare> {
+        self.room_for_tablets(backup.list().tablets.iter().map(Version::range))
     }
 
     /// Removes a backup, and the files that only it kept; where its list could not be read, the next start removes those. A restore from it

@@ -26,6 +26,7 @@ mod levels;
 mod locked_rows;
 mod locks;
 mod looks;
+pub(crate) mod memory;
 mod merge;
 pub(crate) mod moments;
 mod named;
@@ -73,6 +74,7 @@ pub use read::{ReadView, ScanOptions, Snapshot};
 
 use locks::RowLocks;
 use looks::Looks;
+use memory::TabletShare;
 use view::{Current, View};
 
 /// A tablet's number, unique within a server and never reused.
@@ -143,6 +145,8 @@ pub struct Tablet {
     dropped: AtomicBool,
     /// The engine is closed: no edit of the manifest is written any more. Set under the manifest's lock.
     sealed: AtomicBool,
+    /// What it takes of the memory for tablets, for as long as anybody holds it.
+    _share: TabletShare,
 }
 
 /// State of whoever inserts.
@@ -220,6 +224,7 @@ impl Tablet {
         id: TabletId,
         manifest: TabletManifest,
         replay: Replay,
+        share: TabletShare,
     ) -> Arc<Self> {
         let (active, waiting) = replay.finish();
         let version = manifest.version();
@@ -261,6 +266,7 @@ impl Tablet {
             changes_ended: Notify::new(),
             dropped: AtomicBool::new(false),
             sealed: AtomicBool::new(false),
+            _share: share,
         })
     }
 

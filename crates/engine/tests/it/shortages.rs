@@ -239,6 +239,22 @@ fn a_restore_that_cannot_open_a_file_now_fails_and_can_be_tried_again() {
 }
 
 #[test]
+fn where_one_of_several_tablets_cannot_be_made_none_is_left() {
+    let rig = open(Arc::default(), &[]);
+    let ranges = || ["a", "b", "c"].map(|key| RowRange::new(key, format!("{key}~"))).to_vec();
+    let (before, taken) = (rig.paths("tablets"), rig.engine.tablet_bytes());
+    rig.faults
+        .inject(Fault::new(FaultOp::Create).on_path("MANIFEST").kind(ErrorKind::NoSpace).nth(2));
+    let error = rig.engine.create_tablets(ranges()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert_eq!(rig.paths("tablets"), before);
+    assert_eq!((rig.engine.tablets().len(), rig.engine.tablet_bytes()), (1, taken));
+    let made = rig.engine.create_tablets(ranges()).unwrap();
+    let made: Vec<_> = made.iter().map(|tablet| tablet.range().clone()).collect();
+    assert_eq!(made, ranges());
+}
+
+#[test]
 fn after_a_manifest_failed_no_job_writes_files_that_nobody_will_name() {
     let rig = open(Arc::default(), &[]);
     rig.write(0..ROWS, 0);

@@ -370,6 +370,8 @@ impl Backups {
         if self.tables.get(table).is_ok() {
             return Err(Error::new(Code::AlreadyExists, format!("table {table:?} already exists")));
         }
+        // Before there is an operation, which would only tell of it.
+        self.engine.check_room_to_restore(&source.1)?;
         let place = self.place()?;
         let source_info = admin::restore_table_metadata::SourceInfo::BackupInfo(source.0.info());
         let metadata = admin::RestoreTableMetadata {

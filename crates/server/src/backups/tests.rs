@@ -65,6 +65,19 @@ fn open_over(
     background: bool,
     spawner: Arc<dyn Spawner>,
 ) -> Place {
+    open_as(files, clock, EngineOptions { background, ..EngineOptions::default() }, spawner)
+}
+
+fn open_by(files: Arc<dyn Files>, clock: Arc<ManualClock>, options: EngineOptions) -> Place {
+    open_as(files, clock, options, Arc::new(ThreadSpawner))
+}
+
+fn open_as(
+    files: Arc<dyn Files>,
+    clock: Arc<ManualClock>,
+    options: EngineOptions,
+    spawner: Arc<dyn Spawner>,
+) -> Place {
     let env = Env {
         files: Arc::clone(&files),
         io: Arc::new(InlineIo),
@@ -72,7 +85,6 @@ fn open_over(
         rng: Arc::new(SeededRng::new(clock.now_micros() as u64)),
         spawner,
     };
-    let options = EngineOptions { background, ..EngineOptions::default() };
     let engine = Engine::open(env.clone(), Path::new("/data"), options).unwrap();
     let resources = Arc::new(Resources::open(engine.meta()).unwrap());
     let operations = Arc::new(Operations::open(Arc::clone(&resources), engine.clock()));
@@ -491,6 +503,68 @@ fn what_cannot_be_done_is_refused_and_leaves_nothing() {
     assert_eq!(place.engine.tablets().len(), 1);
     // All that was refused was refused before an operation began.
     assert_eq!(place.operations.list("", 0, 100).len(), 1);
+}
+
+#[test]
+fn tables_and_restores_beyond_the_memory_for_tablets_are_refused_and_leave_nothing() {
+    let files = Arc::new(MemoryFiles::new());
+    let clock = Arc::new(ManualClock::new(1_767_225_600_000_000));
+    // Ten tablets, of short keys.
+    let options = || EngineOptions {
+        background: false,
+        tablets_bytes_max: 10 * 4200,
+        ..EngineOptions::default()
+    };
+    let place = open_by(Arc::<MemoryFiles>::clone(&files), Arc::clone(&clock), options());
+    let split = |name: &str, tablets: u8| {
+        let splits = (1..tablets).map(|n| Bytes::copy_from_slice(&[n])).collect();
+        place.tables.create(name, NewTable { splits, ..NewTable::default() })
+    };
+    split(TABLE, 4).unwrap();
+    let (shown, name) = (place.asked(10 * HOUR), BACKUP);
+    response(&place.wait(&place.backups.create(name, &shown).unwrap())).unwrap();
+    let left = || {
+        let entries = place.engine.meta().list("").unwrap();
+        let entries: Vec<_> = entries.into_iter().map(|(key, _)| key).collect();
+        let directories = files.list(Path::new("/data/tablets")).unwrap().len();
+        (entries, place.engine.tablets().len(), directories, place.engine.tablet_bytes())
+    };
+    let refused = |error: Error| {
+        assert_eq!(error.kind(), Code::ResourceExhausted, "{error}");
+        assert!(error.message().contains("fewer splits, delete tables"), "{error}");
+    };
+    let before = left();
+    refused(split(OTHER, 7).unwrap_err());
+    assert_eq!(left(), before);
+    // The tablets of one that is being made are taken by then.
+    let others = format!("{OTHER}2");
+    let splits = vec![Bytes::from("m")];
+    let within = || {
+        refused(split(&others, 5).unwrap_err());
+        Ok(())
+    };
+    let new = NewTable { splits, ..NewTable::default() };
+    place.tables.create_where(OTHER, new, within).unwrap();
+    split(&others, 1).unwrap();
+    let before = left();
+    refused(place.backups.restore(&format!("{OTHER}3"), BACKUP).unwrap_err());
+    assert_eq!(left(), before, "nor is there an operation");
+
+    // A table that is deleted counts for as long as it can be undeleted.
+    place.tables.delete(OTHER).unwrap();
+    refused(place.backups.restore(&format!("{OTHER}3"), BACKUP).unwrap_err());
+    clock.advance_micros(8 * DAY as u64);
+    assert_eq!(place.tables.sweep(place.now()), 1);
+    let restored = place.backups.restore(&format!("{OTHER}3"), BACKUP).unwrap();
+    response(&place.wait(&restored)).unwrap();
+
+    // What is there is opened whatever it takes.
+    place.engine.close().unwrap();
+    let less = EngineOptions { tablets_bytes_max: 4200, ..options() };
+    let place = open_by(files, clock, less);
+    assert_eq!(place.engine.tablets().len(), 9);
+    assert_eq!(place.tables.all().len(), 3);
+    refused(place.tables.create(OTHER, NewTable::default()).unwrap_err());
 }
 
 #[test]

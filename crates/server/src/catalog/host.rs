@@ -19,9 +19,9 @@ pub trait Host: Send + Sync + 'static {
     /// A table that serves requests.
     type Table: Send + Sync + 'static;
 
-    /// Creates an empty tablet, durably.
-    fn create_tablet(&self, range: RowRange) -> Result<TabletId>;
-    /// Creates tablets that hold what a backup does, durably.
+    /// Creates empty tablets, durably: all of them, or, after an error, none.
+    fn create_tablets(&self, ranges: Vec<RowRange>) -> Result<Vec<TabletId>>;
+    /// Creates tablets that hold what a backup does, durably: all of them, or, after an error, none.
     fn restore_backup(&self, backup: &Backup) -> Result<Vec<TabletId>>;
     /// Removes a tablet and its data.
     fn drop_tablet(&self, id: TabletId) -> Result<()>;
@@ -64,8 +64,8 @@ impl EngineHost {
 impl Host for EngineHost {
     type Table = Table;
 
-    fn create_tablet(&self, range: RowRange) -> Result<TabletId> {
-        Ok(self.engine.create_tablet(range)?.id())
+    fn create_tablets(&self, ranges: Vec<RowRange>) -> Result<Vec<TabletId>> {
+        Ok(self.engine.create_tablets(ranges)?.iter().map(|tablet| tablet.id()).collect())
     }
 
     fn restore_backup(&self, backup: &Backup) -> Result<Vec<TabletId>> {
@@ -150,7 +150,8 @@ mod tests {
             let engine = Engine::open(env.clone(), Path::new("/data"), options.clone()).unwrap();
             let styles = CompactionStyles::tiered(names).unwrap();
             let host = EngineHost::new(Arc::clone(&engine), Arc::clone(&env.rng), styles);
-            let id = *id.get_or_insert_with(|| host.create_tablet(RowRange::all()).unwrap());
+            let id =
+                *id.get_or_insert_with(|| host.create_tablets(vec![RowRange::all()]).unwrap()[0]);
             let name = "projects/p/instances/i/tables/events";
             let table = host.open_table(name, &[id], Arc::default()).unwrap();
             assert!(table.tablets().all(|(_, tablet)| tablet.compaction() == style), "{names:?}");

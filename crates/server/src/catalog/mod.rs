@@ -207,7 +207,7 @@ impl<H: Host> Catalog<H> {
         of_instance.take(limit).map(|(_, entry)| Arc::clone(entry)).collect()
     }
 
-    /// Creates a table. Blocks.
+    /// Creates a table. `RESOURCE_EXHAUSTED` where there is no room for its tablets. Blocks.
     pub fn create(&self, name: &str, new: NewTable) -> Result<Arc<Entry<H::Table>>> {
         self.create_where(name, new, || Ok(()))
     }
@@ -235,7 +235,8 @@ impl<H: Host> Catalog<H> {
         record = record.apart();
         self.check_free(name)?;
         // Before other changes are kept from going on: there may be many.
-        self.create_tablets(ranges, &mut record).inspect_err(|_| self.drop_tablets(&record))?;
+        let tablets = self.host.create_tablets(ranges)?;
+        record.tablets = tablets.into_iter().map(|id| id.0).collect();
         let allowed = allowed().inspect_err(|_| self.drop_tablets(&record))?;
         let mut unnamed = None;
         let inserted = self.insert(record, &mut unnamed, |_, entry| self.alone(entry));
@@ -551,15 +552,6 @@ impl<H: Host> Catalog<H> {
         from.remove(&name);
         to.insert(name, Arc::clone(&entry));
         Ok((entry, with_it))
-    }
-
-    /// Creates the tablets of a new table and writes their numbers into its record, those before a
-    /// failure too.
-    fn create_tablets(&self, ranges: Vec<RowRange>, record: &mut TableRecord) -> Result<()> {
-        for range in ranges {
-            record.tablets.push(self.host.create_tablet(range)?.0);
-        }
-        Ok(())
     }
 
     fn drop_unnamed(&self, unnamed: Option<TableRecord>) {

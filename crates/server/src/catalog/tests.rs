@@ -37,20 +37,23 @@ struct FakeHost {
 impl Host for Arc<FakeHost> {
     type Table = FakeTable;
 
-    fn create_tablet(&self, range: RowRange) -> Result<TabletId> {
+    fn create_tablets(&self, ranges: Vec<RowRange>) -> Result<Vec<TabletId>> {
         let mut tablets = self.tablets.lock().unwrap();
-        if self.tablets_max.is_some_and(|max| tablets.len() >= max) {
+        if self.tablets_max.is_some_and(|max| tablets.len() + ranges.len() > max) {
             return Err(Error::new(Code::ResourceExhausted, "no space left"));
         }
-        let id = TabletId(self.next.fetch_add(1, Ordering::Relaxed));
-        tablets.insert(id, range);
-        Ok(id)
+        let mut create = |range| {
+            let id = TabletId(self.next.fetch_add(1, Ordering::Relaxed));
+            tablets.insert(id, range);
+            id
+        };
+        Ok(ranges.into_iter().map(&mut create).collect())
     }
 
     /// Two tablets, whatever the backup.
     fn restore_backup(&self, _backup: &Backup) -> Result<Vec<TabletId>> {
         let ranges = [RowRange::new("", "m"), RowRange::new("m", "")];
-        ranges.into_iter().map(|range| self.create_tablet(range)).collect()
+        self.create_tablets(ranges.into())
     }
 
     fn drop_tablet(&self, id: TabletId) -> Result<()> {

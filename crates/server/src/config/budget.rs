@@ -11,6 +11,8 @@
 //!         └─ the block cache, with indexes and filters            the rest
 //! ```
 //!
+//! What tablets take by being there, and connections, is of the first of these, and bounded by parts of `memory` of their own.
+//!
 //! A part that is configured is as configured, and the others have what is left. Parts that do not fit are refused, with
 //! the least memory that they fit into.
 
@@ -76,6 +78,12 @@ const ANSWERS_BYTES_MAX: u64 = 1 << 30;
 
 /// Bytes of the log's queue, at least: a few of the largest rows that are common.
 const LOG_QUEUE_BYTES_MIN: u64 = 4 << 20;
+
+/// The part of `memory` that tablets may take by being there, those of deleted tables included, before no more are made: a sixteenth, as much as
+/// [connections](crate::limits::CONNECTIONS_PART_OF_MEMORY) may, and most of what the process and its allocator have where they take as much. Sixteen
+/// thousand tablets for a gigabyte. Smaller, and that has no room for the ten thousand small tables that a server may have; larger, and tables with a
+/// thousand splits each, made one after the other, take what nobody has left them, at each start again.
+const TABLETS_PART: u64 = 16;
 
 /// Memtables that the memory for them is divided into, so that one can fill while others are flushed.
 const MEMTABLES: u64 = 4;
@@ -194,6 +202,7 @@ fn try_divide(
         log_bytes_max,
         log_segment_bytes: shares.log_segment_bytes.unwrap_or(segment),
         log_queue_bytes,
+        tablets_bytes_max: total / TABLETS_PART,
         compaction_threads: shares.compaction_threads.unwrap_or(threads),
         block_cache_bytes: 0,
         ..engine.clone()
@@ -220,6 +229,7 @@ fn try_divide(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::INITIAL_SPLITS_MAX;
 
     fn divided(total: u64, shares: Shares) -> Result<(EngineOptions, Budget), String> {
         divide(total, 2, &shares, &EngineOptions::default())
@@ -266,6 +276,15 @@ mod tests {
             assert!(engine.log_bytes_max <= engine.memtables_total_bytes);
             assert!(engine.log_segment_bytes * 2 <= engine.log_bytes_max);
         }
+    }
+
+    #[test]
+    fn ten_thousand_tablets_have_room_in_a_gigabyte_and_a_table_of_any_splits_in_the_least() {
+        let room = |total| divided(total, Shares::default()).unwrap().0.tablets_bytes_max;
+        assert!(room(1 << 30) > 10_000 * (4 << 10));
+        let longest = 2 * tepui_bigtable::limits::ROW_KEY_BYTES_MAX as u64;
+        assert!(room(244 << 20) > INITIAL_SPLITS_MAX as u64 * ((4 << 10) + longest));
+        assert_eq!(room(16 << 30), 16 * room(1 << 30));
     }
 
     #[test]

@@ -66,6 +66,11 @@ impl Collector for Sources {
         let tablets: Vec<_> = self.engine.tablets().iter().map(|tablet| tablet.stats()).collect();
         let files = self.engine.file_figures();
         tell_tablets(&tablets, &files, &mut out)?;
+        let (bytes, bytes_max) = self.engine.tablet_bytes();
+        let help = "bytes of memory that tablets take by being there, those of deleted tables included, roughly";
+        out.gauge("tablet_bytes", help, bytes as f64)?;
+        let help = "bytes of these from which on no tables are made";
+        out.gauge("tablet_bytes_max", help, bytes_max as f64)?;
         self.background(&mut out)?;
         self.log(&mut out)?;
         self.values(&files, &mut out)?;
