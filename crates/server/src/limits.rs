@@ -143,7 +143,7 @@ pub const TOLD_REQUEST_BYTES_MAX: usize = 128 << 10;
 pub const OPERATIONS_BYTES_MAX: usize = 16 << 20;
 
 /// How long an operation that a client has to ask about is remembered after its end at least: several times the longest pause
-/// that clients make between two questions. One that was done when it was answered needs no asking.
+/// that clients make between two questions. One that was done when it was answered needs no asking, nor does one of the server's own.
 pub const OPERATION_KEPT: Duration = Duration::from_mins(10);
 
 /// When to try again where clients may still ask about all operations that there are.

@@ -18,8 +18,9 @@
 //! makes one ([`Operations::abort_within`]). That is kept with it, as the result of an operation that is not done, and shown to nobody;
 //! the work looks at it where it can still turn back ([`Handle::check_cancelled`]).
 //!
-//! One that was done when it was answered is forgotten when there are too many; one whose client has to ask for its end, not
-//! before [`OPERATION_KEPT`] after that. A start forgets when they ended: those of the last server are like the others.
+//! One that was done when it was answered, or that the server began by itself, is forgotten when there are too many
+//! ([`Operations::nobody_asks_about`]); one whose client has to ask for its end, not before [`OPERATION_KEPT`] after that. A start forgets
+//! when they ended: those of the last server are like the others.
 //!
 //! Names are `operations/<resource>/operations/<id>`, ids increasing.
 
@@ -62,9 +63,19 @@ struct State {
     /// Those that ended and that the catalog had no room to keep as ended, by id: kept here until it has. It does not have those that
     /// failed.
     unwritten: BTreeMap<u64, Operation>,
+    /// Of those under way, the ones about which nobody will ask.
+    unasked: BTreeSet<u64>,
     /// When operations ended of which clients were told before: microseconds of the monotonic clock, by id. Those of the last
     /// [`OPERATION_KEPT`], roughly.
     ended: BTreeMap<u64, u64>,
+}
+
+impl State {
+    /// An operation that was under way is so no more.
+    fn is_over(&mut self, id: u64) {
+        self.running.remove(&id);
+        self.unasked.remove(&id);
+    }
 }
 
 /// What the operation of a change that is made tells.
@@ -188,7 +199,7 @@ impl Operations {
             work(change)?;
             self.keep(change, id, operation)
         });
-        kept.inspect_err(|_| drop(self.lock().running.remove(&id)))?;
+        kept.inspect_err(|_| self.lock().is_over(id))?;
         Ok(self.handle(id, name))
     }
 
@@ -390,19 +401,32 @@ impl Operations {
         change.create(&key(id), operation)
     }
 
-    /// Operations that ended a while ago at most, and after clients were told of them: they ask.
+    /// Operations that ended a while ago at most, and after clients were told of them: they ask. And those whose end nobody can see yet.
     fn asked_about(&self) -> BTreeSet<u64> {
         let kept_micros = u64::try_from(OPERATION_KEPT.as_micros()).unwrap_or(u64::MAX);
         let from = self.clock.monotonic_micros().saturating_sub(kept_micros);
-        let ended = &mut self.lock().ended;
+        let State { ended, running, .. } = &mut *self.lock();
         ended.retain(|_, at| *at >= from);
-        ended.keys().copied().collect()
+        ended.keys().chain(running.keys()).copied().collect()
     }
 
-    /// An operation ends, of which clients were told before. To be called before it can be seen as done: one that nobody asks about may
-    /// go at once.
+    /// An operation ends, of which clients were told before, unless nobody asks about it. To be called before it can be seen as done: one
+    /// that nobody asks about may go at once.
     fn will_be_asked_about(&self, id: u64) {
-        self.lock().ended.insert(id, self.clock.monotonic_micros());
+        let mut state = self.lock();
+        if !state.unasked.contains(&id) {
+            state.ended.insert(id, self.clock.monotonic_micros());
+        }
+    }
+
+    /// Nobody will ask about the end of an operation, which may be over: its client was answered with that, or it has none.
+    pub fn nobody_asks_about(&self, name: &str) {
+        let Some(id) = id_of(name) else { return };
+        let mut state = self.lock();
+        state.ended.remove(&id);
+        if state.running.contains_key(&id) {
+            state.unasked.insert(id);
+        }
     }
 
     /// Ends an operation, durably.
@@ -411,7 +435,7 @@ impl Operations {
         let stored = self.resources.get::<Operation>(&key(id));
         if let Some(done) = stored.filter(|stored| stored.value.done) {
             // Within the change that it made ([`Handle::end_within`]).
-            self.lock().running.remove(&id);
+            self.lock().is_over(id);
             self.ended.send_replace(());
             return Ok(done.value.clone());
         }
@@ -429,7 +453,7 @@ impl Operations {
             Ok(())
         });
         let mut state = self.lock();
-        state.running.remove(&id);
+        state.is_over(id);
         // Of a server that is read-only the next start knows more: what is in doubt may be done.
         let kept_here = done.filter(|_| ended.as_ref().is_err_and(lacks_room));
         let has_failed =

@@ -15,6 +15,7 @@ use tepui_server::api::admin::bigtable_table_admin_client::BigtableTableAdminCli
 use tepui_server::api::admin::restore_table_request::Source;
 use tepui_server::api::{admin, longrunning};
 use tepui_server::config::Config;
+use tepui_server::limits::OPERATIONS_MAX;
 use tepui_server::server::{self, Running};
 use tonic::Code;
 use tonic::transport::Channel;
@@ -193,6 +194,36 @@ async fn a_backup_is_made_listed_copied_and_restored_in_another_instance() {
     };
     let table = client.get_table(get).await.unwrap().into_inner();
     assert!(table.column_families.contains_key("cf") && table.restore_info.is_some());
+    stop(running).await;
+}
+
+#[tokio::test]
+async fn backups_that_were_done_when_they_were_answered_leave_room_for_the_next_and_a_restore() {
+    let (running, mut client, mut operations) = start().await;
+    let mut first = None;
+    for n in 0..=OPERATIONS_MAX {
+        let made = client.create_backup(create(CLUSTER, &format!("b{n}"), Some(asked()))).await;
+        let made = made.unwrap_or_else(|status| panic!("{n}: {status}")).into_inner();
+        let name = made.name.clone();
+        first.get_or_insert(name.clone());
+        if !made.done {
+            // A slow machine: its client asks, and then it need not be kept, either.
+            let wait = longrunning::WaitOperationRequest { name: name.clone(), timeout: None };
+            operations.wait_operation(wait).await.unwrap();
+            operations
+                .delete_operation(longrunning::DeleteOperationRequest { name })
+                .await
+                .unwrap();
+        }
+    }
+    let restored =
+        client.restore_table(restore(INSTANCE, "r", Some(&format!("{CLUSTER}/backups/b0"))));
+    let name = restored.await.unwrap().into_inner().name;
+    let wait = longrunning::WaitOperationRequest { name, timeout: None };
+    let restored = operations.wait_operation(wait).await.unwrap().into_inner();
+    assert!(matches!(restored.result, Some(longrunning::operation::Result::Response(_))));
+    let get = longrunning::GetOperationRequest { name: first.unwrap() };
+    assert_eq!(operations.get_operation(get).await.unwrap_err().code(), Code::NotFound);
     stop(running).await;
 }
 

@@ -107,6 +107,9 @@ impl Backups {
     }
 
     fn try_start(&self, place: Place, task: Task) -> Result<(), Refused> {
+        if task.kind == Job::Automated {
+            self.operations.nobody_asks_about(task.handle.name());
+        }
         // The spawner keeps nothing of what it refuses; a thread takes it from here.
         let handed = Arc::new(Mutex::new(Some((place, task))));
         let taken = Arc::clone(&handed);

@@ -288,6 +288,45 @@ fn where_clients_may_ask_for_all_operations_no_more_are_taken_for_a_while() {
 }
 
 #[test]
+fn operations_whose_end_was_answered_or_that_no_client_knows_of_make_room_for_others() {
+    let operations = operations();
+    let begin = || operations.start(RESOURCE, told("begun"));
+    let waited_for = begin().unwrap().finish(Ok(told("result"))).unwrap().name;
+    for n in 0..=OPERATIONS_MAX {
+        let handle = begin().unwrap();
+        let name = handle.name().to_owned();
+        if n % 2 == 0 {
+            // Of the server's own.
+            operations.nobody_asks_about(&name);
+            handle.finish(Ok(told("result"))).unwrap();
+        } else {
+            handle.finish(Ok(told("result"))).unwrap();
+            operations.nobody_asks_about(&name);
+        }
+    }
+    begin().unwrap();
+    assert!(operations.get(&waited_for).unwrap().done, "its client asks for its end");
+    let state = operations.lock();
+    assert!(state.unasked.is_empty() && state.ended.len() == 2, "{state:?}");
+}
+
+#[test]
+fn one_that_nobody_asks_about_stays_until_its_end_is_seen() {
+    let operations = operations();
+    let handle = operations.start(RESOURCE, told("begun")).unwrap();
+    operations.nobody_asks_about(handle.name());
+    let end = |change: &mut Change<'_>| handle.end_within(change, told("end"), told("result"));
+    operations.resources.change(end).unwrap();
+    for _ in 0..=OPERATIONS_MAX {
+        finish(&operations);
+    }
+    let name = handle.name().to_owned();
+    assert!(handle.finish(Ok(told("result"))).unwrap().done);
+    finish(&operations);
+    assert!(operations.get(&name).is_err());
+}
+
+#[test]
 fn an_end_that_cannot_be_kept_at_a_start_waits_for_the_next() {
     let meta = Arc::default();
     over(&meta).start(RESOURCE, told("begun")).unwrap().leave();

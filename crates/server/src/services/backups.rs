@@ -142,9 +142,10 @@ impl TableAdminService {
     /// The operation once it is done, if that is soon: it then needs no asking again.
     async fn soon(&self, started: Operation) -> Result<Response<Operation>, Status> {
         let done = self.operations.wait(&started.name);
-        match tokio::time::timeout(OPERATION_ANSWER_WAIT, done).await {
-            Ok(done) => done.map(Response::new).map_err(|error| from_error(&error)),
-            Err(_) => Ok(Response::new(started)),
-        }
+        let Ok(done) = tokio::time::timeout(OPERATION_ANSWER_WAIT, done).await else {
+            return Ok(Response::new(started));
+        };
+        self.operations.nobody_asks_about(&started.name);
+        done.map(Response::new).map_err(|error| from_error(&error))
     }
 }

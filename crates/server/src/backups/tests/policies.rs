@@ -3,6 +3,7 @@
 use tepui_engine::error::ErrorKind;
 
 use super::*;
+use crate::limits::OPERATIONS_MAX;
 
 #[test]
 fn a_policy_makes_a_backup_a_day_and_lets_it_expire() {
@@ -287,4 +288,22 @@ fn an_automated_backup_that_a_client_deletes_is_not_made_again_before_the_next_i
     place.pass(DAY / 4);
     place.swept();
     assert_eq!(made().len(), 1);
+}
+
+#[test]
+fn automated_backups_leave_room_for_the_operations_of_clients() {
+    let place = place();
+    // As many as there may be but one, each of which its client asks for.
+    for _ in 1..OPERATIONS_MAX {
+        let handle = place.operations.start(TABLE, prost_types::Any::default()).unwrap();
+        handle.finish(Ok(prost_types::Any::default())).unwrap();
+    }
+    place.set_policy(Some(3));
+    place.backups.sweep();
+    place.idle();
+    let (made, _) = place.backups.list(&listing("projects/p/instances/i/clusters/-")).unwrap();
+    assert_eq!(made.len(), 1);
+    let restored = place.backups.restore(OTHER, &made[0].name).unwrap();
+    response(&place.wait(&restored)).unwrap();
+    assert_eq!(place.value(OTHER).unwrap(), "first");
 }
