@@ -49,6 +49,10 @@ pub const CLUSTER_ID_CHARS_MAX: usize = 50;
 /// Characters of an app profile's id, at most: Bigtable's documented limit.
 pub const APP_PROFILE_ID_CHARS_MAX: usize = 50;
 
+/// Instances of a project, at most: Bigtable's documented limit. `ListInstances` and `ListClusters` have no pages, and are whole in memory: some hundred
+/// kilobytes, and 16 MB where each has all labels that it may have.
+pub const INSTANCES_MAX: usize = 1_000;
+
 /// Clusters of an instance, at most. Bigtable has one for each zone of eight regions.
 pub const CLUSTERS_MAX: usize = 32;
 
@@ -510,8 +514,11 @@ pub const SAMPLINGS_MAX: usize = 2;
 /// threads and processors from others.
 pub const BACKUP_LISTINGS_MAX: usize = 4;
 
+/// `ListInstances` and `ListClusters` under way at a time, in all; others wait. Each goes through all instances of its project.
+pub const INSTANCE_LISTINGS_MAX: usize = 4;
+
 /// Threads for what blocks, at most, for each core: changes of the catalog, which take turns at one lock, drops of rows, [`SAMPLINGS_MAX`],
-/// [`BACKUP_LISTINGS_MAX`] and reads of old changes, of which there are [`CHANGE_DISK_READS_MAX`]. More would only wait. A flood of admin calls waits for half of them, and the rest is for what
+/// [`BACKUP_LISTINGS_MAX`], [`INSTANCE_LISTINGS_MAX`] and reads of old changes, of which there are [`CHANGE_DISK_READS_MAX`]. More would only wait. A flood of admin calls waits for half of them, and the rest is for what
 /// does not wait for the catalog.
 pub const BLOCKING_THREADS_MAX: usize = 64;
 

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tepui_bigtable::error::{Error, Result};
 use tepui_engine::io::Clock;
+use tokio::sync::Semaphore;
 
 use crate::api::admin;
 use crate::api::instances::{CreateInstanceRequest, Edition, Instance};
@@ -26,7 +27,8 @@ use crate::catalog::Catalog;
 use crate::catalog::host::Host;
 use crate::catalog::resources::{Change, Resource, Resources, missing};
 use crate::limits::{
-    CLUSTERS_MAX, DISPLAY_NAME_CHARS_MAX, LABEL_BYTES_MAX, LABEL_CHARS_MAX, LABELS_MAX,
+    CLUSTERS_MAX, DISPLAY_NAME_CHARS_MAX, INSTANCE_LISTINGS_MAX, INSTANCES_MAX, LABEL_BYTES_MAX,
+    LABEL_CHARS_MAX, LABELS_MAX,
 };
 use crate::names;
 use crate::services::timestamp;
@@ -61,13 +63,16 @@ pub struct Instances {
     is_strict: bool,
     /// As of the last change: whoever makes one makes them anew.
     routes: Arc<ArcSwap<Routes>>,
+    /// Turns of [`INSTANCE_LISTINGS_MAX`].
+    pub(crate) listings: Arc<Semaphore>,
 }
 
 impl Instances {
     /// Those in the catalog; where `is_strict`, there are no others. Once for these resources, before they are changed.
     pub fn new(resources: Arc<Resources>, clock: Arc<dyn Clock>, is_strict: bool) -> Self {
         let routes = Routes::follow(&resources);
-        Self { resources, clock, is_strict, routes }
+        let listings = Arc::new(Semaphore::new(INSTANCE_LISTINGS_MAX));
+        Self { resources, clock, is_strict, routes, listings }
     }
 
     /// Within a change: creates an instance with its clusters and the app profile `default`.
@@ -125,6 +130,13 @@ impl Instances {
         let first = all.first().map(|cluster| names::id_of(&cluster.name)).unwrap_or_default();
         let profile = profiles::default_profile(&name, first);
         change.create(&name, instance.clone())?;
+        let (parent, prefix) = (&request.parent, format!("{}/instances/", request.parent));
+        let there = self.resources.list::<Instance>(&prefix, None, INSTANCES_MAX);
+        if there.len() >= INSTANCES_MAX {
+            return Err(Error::resource_exhausted(format!(
+                "{parent:?} has {INSTANCES_MAX} instances, the most that there may be: delete one that nobody needs, or take another project"
+            )));
+        }
         for cluster in all {
             change.create(&cluster.name.clone(), cluster)?;
         }

@@ -174,6 +174,51 @@ fn an_instance_is_there_with_its_clusters_and_its_default_profile_after_a_restar
 }
 
 #[test]
+fn a_project_has_no_more_instances_than_it_may_and_those_it_had_before_are_read_and_deleted() {
+    let meta = Arc::default();
+    let instances = over(&meta, false);
+    let of = |project: &str, n: usize| {
+        let parent = format!("projects/{project}");
+        let request =
+            CreateInstanceRequest { parent, instance_id: format!("inst-{n}"), ..request() };
+        let clusters = [("c".to_owned(), cluster(1))].into();
+        CreateInstanceRequest { clusters, ..request }
+    };
+    for n in 0..INSTANCES_MAX {
+        instances.create_now(&of("p", n)).unwrap();
+    }
+    let again = instances.create_now(&of("p", 0)).unwrap_err();
+    assert_eq!(again.kind(), Code::AlreadyExists, "{again}");
+    let entries = instances.resources.list::<AppProfile>("", None, usize::MAX).len();
+    let refused = instances.create_now(&of("p", INSTANCES_MAX)).unwrap_err();
+    assert_eq!(refused.kind(), Code::ResourceExhausted, "{refused}");
+    assert!(refused.message().contains("delete one"), "{refused}");
+    assert_eq!(instances.resources.list::<AppProfile>("", None, usize::MAX).len(), entries);
+    instances.create_now(&of("q", 0)).unwrap();
+
+    // As a server has them that knew of no limit.
+    let more = format!("projects/p/instances/inst-{INSTANCES_MAX}");
+    let instance = Instance { name: more.clone(), ..Instance::default() };
+    instances.resources.change(|change| change.create(&more, instance)).unwrap();
+    let instances = over(&meta, false);
+    assert_eq!(instances.list("projects/p").unwrap().len(), INSTANCES_MAX + 1);
+    let all_clusters = instances.list_clusters("projects/p/instances/-").unwrap();
+    assert_eq!(all_clusters.len(), INSTANCES_MAX);
+    assert_eq!(instances.get(&more).unwrap().name, more);
+    let delete = |name: &str| {
+        let deleted = instances.resources.change(|change| {
+            change.delete_under(name);
+            Ok(())
+        });
+        deleted.unwrap();
+    };
+    delete(&more);
+    instances.create_now(&of("p", INSTANCES_MAX)).unwrap_err();
+    delete("projects/p/instances/inst-0");
+    instances.create_now(&of("p", 0)).unwrap();
+}
+
+#[test]
 fn a_bad_instance_is_refused_and_nothing_of_it_is_kept() {
     let meta = Arc::default();
     let instances = over(&meta, false);

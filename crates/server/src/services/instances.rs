@@ -11,7 +11,7 @@ use tepui_engine::tablet::TabletId;
 use tonic::{Response, Status};
 
 use super::changes::{Changes as _, finished, told};
-use super::{Iam, Tables, invalid, page, page_size, timestamp};
+use super::{Iam, Tables, blocking_alone, invalid, page, page_size, timestamp};
 use crate::api::longrunning::Operation;
 use crate::api::{admin, instances as api};
 use crate::backups::times;
@@ -78,8 +78,10 @@ impl InstanceAdminService {
         &self,
         request: Request<admin::ListInstancesRequest>,
     ) -> Result<Response<api::ListInstancesResponse>, Status> {
-        let instances = self.instances.list(&request.get_ref().parent);
-        answer(instances.map(|instances| api::ListInstancesResponse { instances }))
+        let parent = request.into_inner().parent;
+        let list = move |instances: &Instances| instances.list(&parent);
+        let instances = listed(&self.instances, list).await?;
+        Ok(Response::new(api::ListInstancesResponse { instances }))
     }
 
     pub(super) async fn on_update_instance(
@@ -172,10 +174,10 @@ impl InstanceAdminService {
         &self,
         request: Request<admin::ListClustersRequest>,
     ) -> Result<Response<admin::ListClustersResponse>, Status> {
-        let clusters = self.instances.list_clusters(&request.get_ref().parent);
-        answer(
-            clusters.map(|clusters| admin::ListClustersResponse { clusters, ..Default::default() }),
-        )
+        let parent = request.into_inner().parent;
+        let list = move |instances: &Instances| instances.list_clusters(&parent);
+        let clusters = listed(&self.instances, list).await?;
+        Ok(Response::new(admin::ListClustersResponse { clusters, ..Default::default() }))
     }
 
     pub(super) async fn on_update_cluster(
@@ -347,6 +349,22 @@ impl InstanceAdminService {
     }
 }
 
+/// Makes a list that has no pages off the core: it may be of megabytes. It has the room for its answer by now, and waits for no change.
+async fn listed<T: Send + 'static>(
+    instances: &Arc<Instances>,
+    list: impl FnOnce(&Instances) -> TepuiResult<T> + Send + 'static,
+) -> Result<T, Status> {
+    let instances = Arc::clone(instances);
+    let turn = Arc::clone(&instances.listings).acquire_owned().await;
+    let turn = turn.expect("turns are never closed");
+    blocking_alone(move || {
+        // As long as the thread works, whether anybody waits for it or not.
+        let _turn = turn;
+        list(&instances)
+    })
+    .await
+}
+
 /// Tablets of an instance, for [`InstanceAdminService::on_list_hot_tablets`].
 type TabletPlaces = HashMap<TabletId, (String, RowRange)>;
 
@@ -369,4 +387,37 @@ fn hot_tablet(cluster: &str, hot: &Hot, places: &TabletPlaces) -> Option<admin::
 
 fn answer<T>(result: TepuiResult<T>) -> Result<Response<T>, Status> {
     result.map(Response::new).map_err(|error| from_error(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use tepui_engine::io::ManualClock;
+
+    use super::super::tests::one_worker;
+    use super::*;
+    use crate::catalog::memory_meta::MemoryMeta;
+    use crate::catalog::resources::Resources;
+    use crate::workers;
+
+    #[tokio::test]
+    async fn a_list_that_has_no_pages_is_made_beside_the_core() {
+        let _lent = one_worker();
+        let resources = Arc::new(Resources::open(Arc::<MemoryMeta>::default()).unwrap());
+        let clock = Arc::new(ManualClock::new(1_000_000));
+        let instances = Arc::new(Instances::new(resources, clock, false));
+        let (go, may_go) = std::sync::mpsc::channel::<()>();
+        let mut first = Box::pin(workers::run(move || may_go.recv()));
+        assert!(futures::poll!(&mut first).is_pending());
+        let list = |instances: &Instances| instances.list("projects/p");
+        let mut lists: Vec<_> = (0..8).map(|_| Box::pin(listed(&instances, list))).collect();
+        for list in &mut lists {
+            assert!(futures::poll!(list).is_pending(), "the one thread is busy");
+        }
+        assert_eq!(instances.listings.available_permits(), 0, "and no more of them queue for it");
+        drop(go);
+        assert!(first.await.is_some());
+        for list in lists {
+            assert_eq!(list.await.unwrap(), []);
+        }
+    }
 }

@@ -166,7 +166,7 @@ mod tests {
     }
 
     /// One thread for what blocks.
-    fn one_worker() -> workers::Lent {
+    pub(super) fn one_worker() -> workers::Lent {
         let workers = workers::Workers::start(Arc::new(ThreadSpawner), "tepui-work", 1);
         workers::lend(Arc::new(workers.unwrap()))
     }

@@ -137,10 +137,11 @@ async fn while_the_log_stands_still_small_writes_leave_room_for_reads_and_admini
 }
 
 #[tokio::test]
-async fn a_list_of_backups_does_not_wait_for_changes_that_the_disk_holds_up() {
+async fn lists_of_backups_and_instances_do_not_wait_for_changes_that_the_disk_holds_up() {
     let (env, faults) = with_faults(&memory());
     let server = start(&env).await;
     server.create(&[]).await;
+    server.instances().create_instance(instances::create_request("listed")).await.unwrap();
     let go = stand_still(&faults);
     // More than have a turn on two cores.
     let mut changes: FuturesUnordered<_> = (0..2 * BLOCKING_THREADS_MAX)
@@ -156,19 +157,29 @@ async fn a_list_of_backups_does_not_wait_for_changes_that_the_disk_holds_up() {
         .collect();
     let parent = format!("{INSTANCE}/clusters/-");
     let list = admin::ListBackupsRequest { parent, ..Default::default() };
-    let mut tables = server.tables();
+    let parent = "projects/p".to_owned();
+    let all = admin::ListInstancesRequest { parent, ..Default::default() };
+    let parent = "projects/p/instances/-".to_owned();
+    let clusters = admin::ListClustersRequest { parent, ..Default::default() };
+    let (mut tables, mut instances) = (server.tables(), server.instances());
     // They come in this order by one connection.
+    let lists = async {
+        let backups = tables.list_backups(list).await.unwrap().into_inner().backups.len();
+        let all = instances.list_instances(all).await.unwrap().into_inner().instances.len();
+        let clusters = instances.list_clusters(clusters).await.unwrap().into_inner();
+        (backups, all, clusters.clusters.len())
+    };
     let listed = tokio::select! {
         biased;
         _ = changes.next() => panic!("the disk takes nothing"),
-        listed = in_time("a list of backups", tables.list_backups(list)) => listed,
+        listed = in_time("lists", lists) => listed,
     };
-    assert_eq!(listed.unwrap().into_inner().backups, []);
+    assert_eq!(listed, (0, 1, 2));
     drop(go);
     while let Some(done) = changes.next().await {
         done.unwrap();
     }
-    drop((changes, tables));
+    drop((changes, tables, instances));
     server.stop().await;
 }
 
