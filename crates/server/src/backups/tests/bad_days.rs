@@ -34,7 +34,7 @@ fn interrupted_over(before: impl FnOnce(&Place), spawner: Arc<dyn Spawner>) -> (
     (open_over(Arc::new(crashed), clock, false, spawner), started)
 }
 
-/// The system's threads, where it has any.
+/// The system's threads, where it has any for backups.
 #[derive(Debug, Default)]
 struct Scarce(AtomicBool);
 
@@ -44,7 +44,7 @@ impl Spawner for Scarce {
         name: &str,
         work: Box<dyn FnOnce() + Send>,
     ) -> tepui_engine::Result<Box<dyn JoinHandle>> {
-        if self.0.load(Ordering::Relaxed) {
+        if name != "tepui-backup" || self.0.load(Ordering::Relaxed) {
             return ThreadSpawner.spawn(name, work);
         }
         Err(tepui_engine::Error::new(ErrorKind::Exhausted, "no more threads"))
