@@ -269,13 +269,11 @@ fn keep_house_at(engine: &Engine, delete_bytes_per_second: u64) -> Option<Durati
     // Whoever starts a server again that is read-only may want to keep what time has let go meanwhile.
     let is_healthy = core.check_healthy().is_ok();
     let expiry = is_healthy.then(|| engine.expire_changes(delete_bytes_per_second)).flatten();
-    if is_healthy {
-        engine.remove_leftovers();
-    }
+    let leftovers = is_healthy.then(|| engine.remove_leftovers()).flatten();
     let removal = core.remove_doomed(delete_bytes_per_second);
     // Memory that a read held is given back without anybody being told.
     core.room.notify_waiters();
-    [more, gone, expiry, removal].into_iter().flatten().min()
+    [more, gone, expiry, leftovers, removal].into_iter().flatten().min()
 }
 
 /// Does all work that is due, on the caller's thread, until there is none.

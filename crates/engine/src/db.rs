@@ -487,9 +487,15 @@ impl Engine {
         initial: &VersionEdit,
         share: TabletShare,
     ) -> Result<Arc<Tablet>> {
-        let id = TabletId(self.core.pipeline.hlc().reserve(1));
         let files = &self.core.env.files;
-        let dir = self.core.layout.tablet(id);
+        let (id, dir) = loop {
+            let id = TabletId(self.core.pipeline.hlc().reserve(1));
+            let dir = self.core.layout.tablet(id);
+            // What a crash left of one, and could not be removed, has its number where the clock was set back.
+            if !files.exists(&dir)? {
+                break (id, dir);
+            }
+        };
         files.create_dir_all(&dir)?;
         let create = || {
             let manifest = TabletManifest::create(Arc::clone(files), &dir, id, range, initial)?;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::backup::BackupId;
 use crate::core::Core;
@@ -12,7 +13,7 @@ use crate::db::Engine;
 use crate::error::{Error, Result};
 use crate::io::Files;
 use crate::sst::FileId;
-use crate::store::{REMOVAL_RETRY_MICROS, SstFile, SstStore};
+use crate::store::{REMOVAL_MICROS, REMOVAL_RETRY_MICROS, SstFile, SstStore};
 use crate::tablet::TabletId;
 
 /// What is yet to be removed.
@@ -76,6 +77,18 @@ impl Leftovers {
         state.backups.insert(id);
     }
 
+    /// Has what was not come to tried at once. Whether there is any.
+    fn put_back(&self, tablets: BTreeMap<TabletId, Named>, backups: BTreeSet<BackupId>) -> bool {
+        if tablets.is_empty() && backups.is_empty() {
+            return false;
+        }
+        let mut state = self.lock();
+        state.tablets.extend(tablets);
+        state.backups.extend(backups);
+        state.retry_at_micros = 0;
+        true
+    }
+
     /// All of them, if it is time to try again.
     fn take_due(&self, core: &Core) -> (BTreeMap<TabletId, Named>, BTreeSet<BackupId>) {
         let mut state = self.lock();
@@ -105,12 +118,13 @@ pub(crate) fn remove_tablet(core: &Core, id: TabletId) -> Result<()> {
     core.sync_dir(&core.layout.tablets())
 }
 
-/// Removes a tablet's directory. A crash leaves it with its manifest, without, or not at all.
+/// Removes a tablet's directory. A crash leaves it with its manifest, without, or not at all. All that can be goes, whatever is with it.
 pub(crate) fn remove_tablet_dir(files: &dyn Files, dir: &Path) -> Result<()> {
+    let mut removed = Ok(());
     for entry in files.list(dir)? {
-        files.remove(&dir.join(&entry.name))?;
+        removed = removed.and(files.remove(&dir.join(&entry.name)));
     }
-    files.remove_dir(dir)
+    removed.and_then(|()| files.remove_dir(dir))
 }
 
 /// What nothing names could not be removed by a start: no reason to refuse it, unless the engine has failed for that.
@@ -123,23 +137,43 @@ pub(crate) fn left_by_start(core: &Core, what: fmt::Arguments<'_>, error: Error)
 }
 
 impl Engine {
-    /// Tries again to remove what could not be, once it is time. Blocks.
-    pub(crate) fn remove_leftovers(&self) {
+    /// Tries again to remove what could not be, once it is time, for [`REMOVAL_MICROS`] and one at least. Says that it is to be called again, where
+    /// it is only the caller's turn to do something else. Blocks.
+    pub(crate) fn remove_leftovers(&self) -> Option<Duration> {
         let core = self.core();
-        let (tablets, backups) = self.leftovers().take_due(core);
-        for (id, named) in tablets {
-            match remove_tablet(core, id) {
-                Ok(()) => named.release(&core.store),
-                Err(error) => {
-                    tracing::warn!(tablet = id.0, %error, "cannot remove a tablet; it is tried again");
-                    self.leftovers().add_tablet(core, id, named);
+        let begun = core.env.clock.monotonic_micros();
+        let (mut tablets, mut backups) = self.leftovers().take_due(core);
+        let mut is_over = false;
+        while !is_over {
+            if let Some((id, named)) = tablets.pop_first() {
+                self.remove_leftover(id, named);
+            } else if let Some(id) = backups.pop_first() {
+                // Which notes it again.
+                if let Err(error) = self.delete_backup(id) {
+                    tracing::warn!(backup = id.0, %error, "cannot remove a backup; it is tried again");
                 }
+            } else {
+                return None;
             }
+            let took = core.env.clock.monotonic_micros().saturating_sub(begun);
+            // One that is read-only removes nothing.
+            is_over = took >= REMOVAL_MICROS || core.stopping() || core.check_healthy().is_err();
         }
-        for id in backups {
-            // Which notes it again.
-            if let Err(error) = self.delete_backup(id) {
-                tracing::warn!(backup = id.0, %error, "cannot remove a backup; it is tried again");
+        self.leftovers().put_back(tablets, backups).then_some(Duration::ZERO)
+    }
+
+    fn remove_leftover(&self, id: TabletId, named: Named) {
+        let core = self.core();
+        if self.tablet(id).is_some() {
+            // A new one has the number, and the directory.
+            named.release(&core.store);
+            return;
+        }
+        match remove_tablet(core, id) {
+            Ok(()) => named.release(&core.store),
+            Err(error) => {
+                tracing::warn!(tablet = id.0, %error, "cannot remove a tablet; it is tried again");
+                self.leftovers().add_tablet(core, id, named);
             }
         }
     }

@@ -55,7 +55,7 @@ const REMOVABLE_BYTES_MAX: u64 = 4 << 30;
 /// For how long files are removed before the thread that does it turns to what else it is there for, in microseconds. A dropped
 /// table may be many thousand files, which take minutes on some disks; writers and the end of the engine wait for that thread.
 /// Much less, and it would look at all tablets again after every file.
-const REMOVAL_MICROS: u64 = 50_000;
+pub(crate) const REMOVAL_MICROS: u64 = 50_000;
 
 /// How far removal may be ahead of its pace, in microseconds. To wait for less than this, as after each small file, would cost
 /// more than to remove it.

@@ -261,8 +261,8 @@ impl Unfinished {
         let mut unfinished = path.as_os_str().to_owned();
         unfinished.push(UNFINISHED_SUFFIX);
         let unfinished = PathBuf::from(unfinished);
-        remove(&unfinished)?;
-        // A link that was laid since then is an error.
+        // What stays, and a link that was laid since then, is an error of what comes next.
+        drop(std::fs::remove_file(&unfinished));
         let made = File::options().write(true).create_new(true).open(&unfinished);
         let file = made.map_err(|e| failed("write", &unfinished, &e))?;
         Ok((Self { path: path.to_owned(), unfinished, finished: false }, file))

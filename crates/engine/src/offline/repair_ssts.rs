@@ -45,6 +45,8 @@ pub(super) struct Fates {
     of: BTreeMap<FileId, Fate>,
     /// Of all of them: several may share one, and each show other rows of it.
     shown: BTreeMap<FileId, Vec<Shown>>,
+    /// Those that lie above the last level, wherever one names them.
+    above_last: BTreeSet<FileId>,
 }
 
 /// Rows of an SST that are shown, and by whom; the first, where several show the same.
@@ -55,7 +57,8 @@ struct Shown {
 
 impl Fates {
     fn new(tablets: &Tablets, backups: &Backups) -> Self {
-        let mut fates = Self { of: BTreeMap::new(), shown: BTreeMap::new() };
+        let (of, shown, above_last) = Default::default();
+        let mut fates = Self { of, shown, above_last };
         for (id, version) in tablets {
             if let Some(version) = version {
                 fates.show(version, Holder::Tablet(*id));
@@ -72,6 +75,9 @@ impl Fates {
     fn show(&mut self, version: &Version, by: Holder) {
         for sst in version.ssts() {
             let rows = sst.visible.intersect(version.range());
+            if sst.level != LAST_LEVEL {
+                self.above_last.insert(sst.id);
+            }
             let shown = self.shown.entry(sst.id).or_default();
             if !rows.is_empty() && shown.iter().all(|other| other.rows != rows) {
                 shown.push(Shown { rows, by });
@@ -244,7 +250,8 @@ impl Repair<'_> {
             Some(fate) => fate.clone(),
             None => {
                 let shown = fates.shown.get(&sst.id).map_or(&[][..], Vec::as_slice);
-                let fate = self.fate(sst, shown)?;
+                let is_lowest = !fates.above_last.contains(&sst.id);
+                let fate = self.fate(sst, is_lowest, shown)?;
                 fates.of.insert(sst.id, fate.clone());
                 fate
             }
@@ -302,7 +309,7 @@ impl Repair<'_> {
         }
     }
 
-    fn fate(&mut self, sst: &SstRef, shown: &[Shown]) -> Result<Fate> {
+    fn fate(&mut self, sst: &SstRef, is_lowest: bool, shown: &[Shown]) -> Result<Fate> {
         let files = self.files();
         let path = self.layout.sst(sst.id);
         let whole_file = || Lost {
@@ -347,7 +354,7 @@ impl Repair<'_> {
             return Ok(Fate::Misdescribed(described));
         }
         let Rewritten { new, kept, lost, lost_values } =
-            self.rewrite(&reader, sst.level, &mut values)?;
+            self.rewrite(&reader, (sst.level, is_lowest), &mut values)?;
         for value_path in lost_values.keys().map(|id| layout.value(*id)) {
             // One copy is enough for all SSTs that name it; it is not changed.
             let known = self.report.set_aside.iter().any(|(from, _)| *from == value_path);
@@ -375,11 +382,11 @@ impl Repair<'_> {
         self.report.lost_rows.extend(rows);
     }
 
-    /// Writes every readable record of `reader` into a new SST.
+    /// Writes every readable record of `reader` into a new SST: of this level, and whether it is the last wherever the file is named.
     fn rewrite(
         &mut self,
         reader: &SstReader,
-        level: u8,
+        level: (u8, bool),
         values: &mut ValueReaders<'_>,
     ) -> Result<Rewritten> {
         let id = self.next_id;
@@ -398,7 +405,7 @@ impl Repair<'_> {
         id: u64,
         path: &Path,
         reader: &SstReader,
-        level: u8,
+        (level, is_lowest): (u8, bool),
         values: &mut ValueReaders<'_>,
     ) -> Result<Rewritten> {
         let files = self.files();
@@ -433,7 +440,7 @@ impl Repair<'_> {
                     }
                     in_a_row = Some(file);
                     let burial = Burial::of(entry.key);
-                    if level == LAST_LEVEL {
+                    if is_lowest {
                         held = Some(burial);
                         return Ok(());
                     }

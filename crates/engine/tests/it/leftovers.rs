@@ -233,3 +233,25 @@ fn an_engine_that_is_read_only_removes_nothing_that_was_left() {
     rig.heal();
     assert_eq!([rig.names("backups"), rig.names("tablets"), rig.names("sst")], before);
 }
+
+#[test]
+fn a_new_tablet_does_not_take_the_number_of_one_that_is_yet_to_be_removed() {
+    let disk = Arc::new(MemoryFiles::new());
+    let rig = Rig::open(Arc::clone(&disk), None);
+    rig.serve(&[], &[]);
+    let first = rig.engine.create_tablet(RowRange::new("", "m")).unwrap().id();
+    rig.engine.close().unwrap();
+    // What crashes leave of creations, with a clock that stands still.
+    for n in 1..=8 {
+        disk.create_dir_all(&Path::new(DIR).join(format!("tablets/{:016x}", first.0 + n))).unwrap();
+    }
+    let rig = Rig::open(Arc::clone(&disk), [Fault::new(FaultOp::RemoveDir).sticky()]);
+    rig.serve(&[first], &[]);
+    let new = rig.engine.create_tablet(RowRange::new("m", "")).unwrap().id();
+    rig.heal();
+    assert_eq!(rig.names("tablets"), [first, new].map(|id| format!("{:016x}", id.0)));
+    rig.engine.close().unwrap();
+    let rig = Rig::open(disk, None);
+    rig.serve(&[first, new], &[]);
+    assert!(rig.engine.tablet(new).is_some());
+}
