@@ -26,7 +26,11 @@ struct State {
     backups: BTreeSet<BackupId>,
     /// When they are tried again (monotonic micros).
     retry_at_micros: u64,
+    /// Those whose time it is, and that were not come to yet.
+    due: Due,
 }
+
+type Due = (BTreeMap<TabletId, Named>, BTreeSet<BackupId>);
 
 /// The files that a tablet's manifest names, each with its bytes. They are kept for as long as the manifest may be there: a start that finds
 /// that one without its SSTs does not know which value files they named.
@@ -77,23 +81,22 @@ impl Leftovers {
         state.backups.insert(id);
     }
 
-    /// Has what was not come to tried at once. Whether there is any.
-    fn put_back(&self, tablets: BTreeMap<TabletId, Named>, backups: BTreeSet<BackupId>) -> bool {
-        if tablets.is_empty() && backups.is_empty() {
-            return false;
-        }
-        let mut state = self.lock();
-        state.tablets.extend(tablets);
-        state.backups.extend(backups);
-        state.retry_at_micros = 0;
-        true
+    /// Has what was not come to tried next, before those that failed now. Whether there is any.
+    fn put_back(&self, due: Due) -> bool {
+        let is_any = !due.0.is_empty() || !due.1.is_empty();
+        self.lock().due = due;
+        is_any
     }
 
-    /// All of them, if it is time to try again.
-    fn take_due(&self, core: &Core) -> (BTreeMap<TabletId, Named>, BTreeSet<BackupId>) {
+    /// What was not come to the last time, or all of them, if it is time to try again.
+    fn take_due(&self, core: &Core) -> Due {
         let mut state = self.lock();
+        let left = std::mem::take(&mut state.due);
+        if !left.0.is_empty() || !left.1.is_empty() {
+            return left;
+        }
         if core.env.clock.monotonic_micros() < state.retry_at_micros {
-            return Default::default();
+            return Due::default();
         }
         (std::mem::take(&mut state.tablets), std::mem::take(&mut state.backups))
     }
@@ -159,7 +162,7 @@ impl Engine {
             // One that is read-only removes nothing.
             is_over = took >= REMOVAL_MICROS || core.stopping() || core.check_healthy().is_err();
         }
-        self.leftovers().put_back(tablets, backups).then_some(Duration::ZERO)
+        self.leftovers().put_back((tablets, backups)).then_some(Duration::ZERO)
     }
 
     fn remove_leftover(&self, id: TabletId, named: Named) {

@@ -255,3 +255,30 @@ fn a_new_tablet_does_not_take_the_number_of_one_that_is_yet_to_be_removed() {
     rig.serve(&[first, new], &[]);
     assert!(rig.engine.tablet(new).is_some());
 }
+
+#[test]
+fn leftovers_that_take_long_go_in_turns_and_one_that_stays_is_left_alone_for_a_while() {
+    let (disk, [first, second], backup) = two_tablets();
+    let of = |id: TabletId| format!("tablets/{:016x}", id.0);
+    let fails = |id| Fault::new(FaultOp::Remove).on_path(of(id)).sticky();
+    let rig = Rig::open(disk, [fails(first), fails(second)]);
+    rig.serve(&[], &[backup]);
+    rig.faults.heal();
+    rig.faults.inject(fails(second));
+    // Each of them takes longer than the housekeeper has.
+    let clock = Arc::clone(&rig.clock);
+    let slow = move |path: &Path| {
+        if path.ends_with("tablets") {
+            clock.advance_micros(RETRY_MICROS / 100);
+        }
+    };
+    rig.faults.before_sync(Some(Arc::new(slow)));
+    rig.clock.advance_micros(RETRY_MICROS);
+    rig.engine.run_background().unwrap();
+    assert_eq!(rig.names("tablets"), [format!("{:016x}", second.0)]);
+    rig.faults.heal();
+    rig.engine.run_background().unwrap();
+    assert_eq!(rig.names("tablets").len(), 1, "it was tried a moment ago");
+    rig.heal();
+    assert!(rig.names("tablets").is_empty());
+}
