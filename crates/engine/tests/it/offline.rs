@@ -21,7 +21,7 @@ use tepui_engine::offline::{
     inspect,
 };
 use tepui_engine::read::Projection;
-use tepui_engine::tablet::TabletId;
+use tepui_engine::tablet::{Tablet, TabletId};
 
 use crate::harness::{START_MICROS, env, open_started, plain_schema, put, scan, tiny_options};
 
@@ -408,6 +408,18 @@ fn a_value_file_that_is_missing_costs_the_rows_that_are_listed() {
     assert_rows(&place, &report, "a missing value file");
 }
 
+/// A server with a table of one tablet.
+fn table_in(files: &Arc<MemoryFiles>) -> (Arc<Engine>, Arc<Tablet>) {
+    let (engine, tablet) = open_started(environment(files), tiny_options());
+    let change = MetaChange {
+        key: "tables/t".to_owned(),
+        expect: MetaExpect::Absent,
+        value: Some(tablet.id().0.to_string().into()),
+    };
+    engine.meta().commit(&[change]).unwrap();
+    (engine, tablet)
+}
+
 #[test]
 fn a_value_that_is_lost_does_not_bring_back_the_one_that_it_had_overwritten() {
     let row_with = |engine: &Engine, row: &str, mutations| {
@@ -428,13 +440,7 @@ fn a_value_that_is_lost_does_not_bring_back_the_one_that_it_had_overwritten() {
     };
     for is_missing in [true, false] {
         let files = Arc::new(MemoryFiles::new());
-        let (engine, tablet) = open_started(environment(&files), tiny_options());
-        let change = MetaChange {
-            key: "tables/t".to_owned(),
-            expect: MetaExpect::Absent,
-            value: Some(tablet.id().0.to_string().into()),
-        };
-        engine.meta().commit(&[change]).unwrap();
+        let (engine, tablet) = table_in(&files);
         for row in ["a", "b", "c"] {
             let older = put(1, "q", 500, "an older timestamp");
             row_with(&engine, row, vec![older, put(1, "q", 1000, "the first value")]);
@@ -490,13 +496,7 @@ fn a_value_that_is_lost_does_not_bring_back_the_one_that_it_had_overwritten() {
 #[test]
 fn lost_values_of_the_last_level_leave_nothing_that_scans_have_to_pass() {
     let files = Arc::new(MemoryFiles::new());
-    let (engine, tablet) = open_started(environment(&files), tiny_options());
-    let change = MetaChange {
-        key: "tables/t".to_owned(),
-        expect: MetaExpect::Absent,
-        value: Some(tablet.id().0.to_string().into()),
-    };
-    engine.meta().commit(&[change]).unwrap();
+    let (engine, tablet) = table_in(&files);
     for row in ["a", "b", "c"] {
         let value = put(1, "q", 1000, "a value that is kept elsewhere");
         let row = row.as_bytes().to_vec().into();

@@ -55,24 +55,19 @@ fn open(files: Arc<dyn Files>, clock: Arc<ManualClock>) -> Place {
 
 /// The same whose engine flushes by itself, where asked for.
 fn open_with(files: Arc<dyn Files>, clock: Arc<ManualClock>, background: bool) -> Place {
-    open_over(files, clock, background, Arc::new(ThreadSpawner))
+    open_by(files, clock, options_with(background))
+}
+
+fn options_with(background: bool) -> EngineOptions {
+    EngineOptions { background, ..EngineOptions::default() }
+}
+
+fn open_by(files: Arc<dyn Files>, clock: Arc<ManualClock>, options: EngineOptions) -> Place {
+    open_over(files, clock, options, Arc::new(ThreadSpawner))
 }
 
 /// The same with threads of this spawner.
 fn open_over(
-    files: Arc<dyn Files>,
-    clock: Arc<ManualClock>,
-    background: bool,
-    spawner: Arc<dyn Spawner>,
-) -> Place {
-    open_as(files, clock, EngineOptions { background, ..EngineOptions::default() }, spawner)
-}
-
-fn open_by(files: Arc<dyn Files>, clock: Arc<ManualClock>, options: EngineOptions) -> Place {
-    open_as(files, clock, options, Arc::new(ThreadSpawner))
-}
-
-fn open_as(
     files: Arc<dyn Files>,
     clock: Arc<ManualClock>,
     options: EngineOptions,

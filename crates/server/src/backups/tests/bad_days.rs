@@ -31,7 +31,7 @@ fn interrupted_over(before: impl FnOnce(&Place), spawner: Arc<dyn Spawner>) -> (
     before(&place);
     let crashed = disk.crashed_copy(CrashMode::Strict, &SeededRng::new(3));
     let clock = Arc::new(ManualClock::new(place.now() + HOUR));
-    (open_over(Arc::new(crashed), clock, false, spawner), started)
+    (open_over(Arc::new(crashed), clock, options_with(false), spawner), started)
 }
 
 /// The system's threads, where it has any for backups.
