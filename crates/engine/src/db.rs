@@ -454,7 +454,7 @@ impl Engine {
                 Ok(tablet) => tablets.push(tablet),
                 Err(error) => {
                     for tablet in tablets {
-                        // What cannot be removed goes at the next start.
+                        // What cannot be removed is tried again.
                         drop(self.drop_tablet(tablet.id()));
                     }
                     return Err(error);

@@ -40,6 +40,7 @@ use crate::tablet::TabletId;
 use crate::values::{ValueReader, blank_footer};
 
 /// What becomes of the SSTs, and what of them is shown.
+#[derive(Default)]
 pub(super) struct Fates {
     /// Of those that were looked at.
     of: BTreeMap<FileId, Fate>,
@@ -57,8 +58,7 @@ struct Shown {
 
 impl Fates {
     fn new(tablets: &Tablets, backups: &Backups) -> Self {
-        let (of, shown, above_last) = Default::default();
-        let mut fates = Self { of, shown, above_last };
+        let mut fates = Self::default();
         for (id, version) in tablets {
             if let Some(version) = version {
                 fates.show(version, Holder::Tablet(*id));

@@ -139,12 +139,6 @@ struct Place {
     has_unread: bool,
 }
 
-impl Place {
-    fn moved(&self, from: Vec<u8>, due_micros: i64, has_unread: bool) -> Self {
-        Self { from, due_micros, has_unread, ..*self }
-    }
-}
-
 /// What came of walking a piece of a file.
 enum Walked {
     /// There is more of it.
@@ -523,6 +517,12 @@ impl Look {
         let mut candidates = Candidates::new(&schema, now_micros, self.place.deleted_micros);
         let has_unread = self.place.has_unread;
         let mut deletions = Deletions { tablet, unsynced: None, rows: 0, has_unread };
+        let moved = |from, due_micros, so_far: &Deletions<'_>| Place {
+            from,
+            due_micros,
+            has_unread: so_far.has_unread,
+            ..self.place
+        };
         let (mut row, mut found) = (Vec::new(), false);
         let (mut bytes, mut rows) = (0, 0);
         let is_over = || core.stopping() || tablet.is_dropped() || tablet.changes_kept().is_none();
@@ -533,8 +533,7 @@ impl Look {
                 let due_micros = self.place.due_micros.min(candidates.due_micros());
                 if std::mem::take(&mut found) {
                     if tablet.is_pressed() {
-                        let has_unread = deletions.has_unread;
-                        break Walked::Pressed(self.place.moved(row, due_micros, has_unread));
+                        break Walked::Pressed(moved(row, due_micros, &deletions));
                     }
                     rows += 1;
                     deletions.collect(&row)?;
@@ -543,15 +542,13 @@ impl Look {
                 row.clear();
                 row.extend_from_slice(entry.key.row_prefix());
                 if is_over() || bytes >= PIECE_BYTES_MAX || rows >= PIECE_ROWS_MAX {
-                    let has_unread = deletions.has_unread;
-                    break Walked::Piece(self.place.moved(row, due_micros, has_unread));
+                    break Walked::Piece(moved(row, due_micros, &deletions));
                 }
             } else if bytes >= asked_at + PIECE_BYTES_MAX {
                 // What was found of the row is found again where it goes on.
                 if is_over() {
                     let due_micros = self.place.due_micros.min(candidates.due_micros());
-                    let has_unread = deletions.has_unread;
-                    break Walked::Piece(self.place.moved(row, due_micros, has_unread));
+                    break Walked::Piece(moved(row, due_micros, &deletions));
                 }
                 asked_at = bytes;
             }

@@ -133,9 +133,6 @@ impl Backups {
     ) -> Result<prost_types::Any> {
         let table = metadata.source_table.clone();
         let made = self.make(name, incarnation, handle, metadata);
-        if job == Job::Automated && made.as_ref().is_err_and(|e| e.kind() != Code::Cancelled) {
-            self.begun.failed(names::cluster_of(name), &table);
-        }
         match &made {
             _ if job != Job::Automated => {}
             Ok(_) => {
@@ -143,10 +140,13 @@ impl Backups {
                 // The last sweep saw it being made, and told the age of the one before, or of the table.
                 self.count_entries();
             }
-            Err(error) if is_failure(error) => {
-                self.rests.failed(&table, self.env.clock.monotonic_micros());
+            Err(error) if error.kind() == Code::Cancelled => {}
+            Err(error) => {
+                self.begun.failed(names::cluster_of(name), &table);
+                if is_failure(error) {
+                    self.rests.failed(&table, self.env.clock.monotonic_micros());
+                }
             }
-            Err(_) => {}
         }
         made
     }
