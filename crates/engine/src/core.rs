@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -89,6 +89,8 @@ pub(crate) struct Core {
     unsafe_dirs: Mutex<BTreeSet<PathBuf>>,
     /// By what cells and changes expire.
     pub(crate) wall_clock: WallClock,
+    /// Whether the directory is let go. Who changes names in it reads it meanwhile; see [`Core::in_dir`].
+    is_let_go: RwLock<bool>,
     /// Of the directory, until it is closed. Last, so that whoever may still write there has ended before it is another's.
     lock: Mutex<Option<Box<dyn FileLock>>>,
 }
@@ -186,6 +188,7 @@ impl Core {
             failure: Mutex::new(None),
             unsafe_dirs: Mutex::default(),
             wall_clock,
+            is_let_go: RwLock::new(false),
             lock: Mutex::default(),
         }
     }
@@ -205,8 +208,19 @@ impl Core {
         }
     }
 
-    /// Lets the directory go.
+    /// For whoever, on a thread that is not the engine's, makes or removes files there: it is not another process's before what this
+    /// returns is dropped. `Closed` where it may be already. Not to be asked for twice by one thread.
+    pub(crate) fn in_dir(&self) -> Result<RwLockReadGuard<'_, bool>> {
+        let is_let_go = self.is_let_go.read().unwrap_or_else(PoisonError::into_inner);
+        if *is_let_go {
+            return Err(closed());
+        }
+        Ok(is_let_go)
+    }
+
+    /// Lets the directory go, once all are done who change it.
     pub(crate) fn unlock(&self) {
+        *self.is_let_go.write().unwrap_or_else(PoisonError::into_inner) = true;
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
@@ -325,7 +339,7 @@ impl Core {
     /// An error if writes are not taken.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.stopping() {
-            return Err(Error::new(ErrorKind::Closed, "the server is shutting down"));
+            return Err(closed());
         }
         self.check_healthy()
     }
@@ -409,6 +423,10 @@ impl Core {
         self.bell.ring();
         self.room.notify_waiters();
     }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the server is shutting down")
 }
 
 /// Wakes background threads. A ring is never lost: a thread that was busy sees the new count.

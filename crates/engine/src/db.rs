@@ -488,6 +488,7 @@ impl Engine {
         share: TabletShare,
     ) -> Result<Arc<Tablet>> {
         let files = &self.core.env.files;
+        let in_dir = self.core.in_dir()?;
         let (id, dir) = loop {
             let id = TabletId(self.core.pipeline.hlc().reserve(1));
             let dir = self.core.layout.tablet(id);
@@ -507,6 +508,7 @@ impl Engine {
             // Nobody knows of it. What cannot be removed now is by the next start.
             let _ = remove_tablet_dir(files.as_ref(), &dir);
         })?;
+        drop(in_dir);
         let seed = self.core.env.rng.next_u64();
         let memory = self.core.memtables.clone();
         let replay = Replay::new(0, self.core.options.memtable_bytes, seed, memory);
@@ -532,7 +534,7 @@ impl Engine {
         // Its SSTs are there until its manifest is gone for good: a start that finds that one without them does not know which value
         // files they named.
         let held = tablet.doom();
-        let removed = remove_tablet(&self.core, id);
+        let removed = self.core.in_dir().and_then(|_in_dir| remove_tablet(&self.core, id));
         if removed.is_err() {
             let named = Named::keep(&self.core.store, held.files.values().map(Arc::as_ref));
             self.leftovers.add_tablet(&self.core, id, named);

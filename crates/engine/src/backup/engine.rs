@@ -179,6 +179,7 @@ impl Engine {
     /// Keeps the files of a list, which are there, and writes it.
     fn add_backup(&self, list: BackupList) -> Result<Arc<Backup>> {
         let core = self.core();
+        let _in_dir = core.in_dir()?;
         let id = BackupId(core.pipeline.hlc().reserve(1));
         let backup = Backup::keep(id, list, Arc::clone(&core.store));
         let written = write(core.env.files.as_ref(), &core.layout, id, backup.list());
@@ -278,7 +279,8 @@ impl Engine {
         if backup.is_none() && !self.backups_map().damaged.contains(&id) {
             return Ok(());
         }
-        self.remove_list(id).inspect_err(|_| self.leftovers().add_backup(core, id))?;
+        let removed = core.in_dir().and_then(|_in_dir| self.remove_list(id));
+        removed.inspect_err(|_| self.leftovers().add_backup(core, id))?;
         let Some(backup) = backup else { return Ok(()) };
         backup.delete();
         self.backups_map().lock().remove(&id);

@@ -140,7 +140,7 @@ impl Fault {
     }
 }
 
-/// What runs before a file is read or synced.
+/// What runs before a file is read, or a file or a directory synced.
 pub type FileHook = Arc<dyn Fn(&Path) + Send + Sync>;
 
 /// What runs before so many bytes are appended to a file.
@@ -272,7 +272,7 @@ impl FaultFiles {
         lock(&self.plan).before_append = hook;
     }
 
-    /// Runs `hook` before every file sync, on the thread that syncs: to block it, or to delay it.
+    /// Runs `hook` before every sync of a file or a directory, on the thread that syncs: to block it, or to delay it.
     pub fn before_sync(&self, hook: Option<FileHook>) {
         lock(&self.plan).before_sync = hook;
     }
@@ -286,6 +286,13 @@ impl FaultFiles {
     /// How many operations of a kind there were, failed ones included.
     pub fn count(&self, op: FaultOp) -> u64 {
         lock(&self.plan).counts.get(&op).copied().unwrap_or(0)
+    }
+
+    fn tell_of_sync(&self, path: &Path) {
+        let hook = lock(&self.plan).before_sync.clone();
+        if let Some(hook) = hook {
+            hook(path);
+        }
     }
 
     fn check(&self, op: FaultOp, path: &Path) -> Result<()> {
@@ -417,6 +424,7 @@ struct FaultDirectory {
 
 impl Directory for FaultDirectory {
     fn sync(&self) -> Result<()> {
+        self.files.tell_of_sync(&self.path);
         self.files.check(FaultOp::SyncDir, &self.path)?;
         self.inner.sync()
     }
@@ -478,10 +486,7 @@ impl WritableFile for FaultWritable {
     }
 
     fn sync(&mut self) -> Result<()> {
-        let hook = lock(&self.files.plan).before_sync.clone();
-        if let Some(hook) = hook {
-            hook(&self.path);
-        }
+        self.files.tell_of_sync(&self.path);
         self.files.check(FaultOp::Sync, &self.path)?;
         self.inner.sync()
     }

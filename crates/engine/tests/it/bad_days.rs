@@ -967,6 +967,24 @@ fn who_is_still_at_work_when_the_engine_closes_commits_nothing_to_a_catalog_that
     commit(rig.engine.meta().as_ref(), "second").unwrap();
 }
 
+#[test]
+fn a_closed_engine_makes_and_removes_nothing_in_a_directory_that_may_be_anothers() {
+    let (rig, _) = furnished();
+    let backup = block_on(rig.engine.create_backup(&[rig.tablet.id()])).unwrap();
+    rig.engine.close().unwrap();
+    let before = contents(&rig.files);
+    let engine = &rig.engine;
+    let errors = [
+        engine.create_tablet(RowRange::all()).unwrap_err(),
+        engine.restore_backup(backup.id()).unwrap_err(),
+        engine.copy_backup(backup.id()).unwrap_err(),
+        engine.delete_backup(backup.id()).unwrap_err(),
+        engine.drop_tablet(rig.tablet.id()).unwrap_err(),
+    ];
+    assert_eq!(errors.map(|error| error.kind()), [ErrorKind::Closed; 5]);
+    assert_eq!(contents(&rig.files), before);
+}
+
 /// All files but the lock, with what is in them.
 fn contents(files: &MemoryFiles) -> Vec<(PathBuf, Vec<u8>)> {
     let mut paths = Vec::new();

@@ -1,7 +1,9 @@
 //! What nothing needs any more and cannot be removed: it keeps no server from starting, and goes once it can.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use futures::executor::block_on;
 
@@ -281,4 +283,29 @@ fn leftovers_that_take_long_go_in_turns_and_one_that_stays_is_left_alone_for_a_w
     assert_eq!(rig.names("tablets").len(), 1, "it was tried a moment ago");
     rig.heal();
     assert!(rig.names("tablets").is_empty());
+}
+
+#[test]
+fn a_directory_is_not_let_go_while_something_is_removed_from_it() {
+    let (disk, [first, second], backup) = two_tablets();
+    let rig = Rig::open(disk, []);
+    rig.serve(&[first, second], &[backup]);
+    let (begins, begun) = mpsc::channel();
+    let (closes, closed) = mpsc::channel();
+    let closed = Mutex::new(closed);
+    rig.faults.before_sync(Some(Arc::new(move |path: &Path| {
+        if path.ends_with("tablets") {
+            begins.send(()).unwrap();
+            let too_soon = closed.lock().unwrap().recv_timeout(Duration::from_millis(200));
+            assert_eq!(too_soon, Err(mpsc::RecvTimeoutError::Timeout));
+        }
+    })));
+    thread::scope(|scope| {
+        let removal = scope.spawn(|| rig.engine.drop_tablet(first));
+        begun.recv().unwrap();
+        rig.engine.close().unwrap();
+        let _ = closes.send(());
+        removal.join().unwrap().unwrap();
+    });
+    assert_eq!(rig.names("tablets"), [format!("{:016x}", second.0)]);
 }
