@@ -69,8 +69,8 @@ pub struct ReadSpec {
     /// Bytes in memory that a row may take: its keys, values and cells. A larger one ends the stream
     /// with `RowTooLarge`.
     pub row_bytes_max: u64,
-    /// Whether the cursors may meet tombstones of cells.
-    pub cell_tombstones: bool,
+    /// Whether the cursors may meet tombstones over cells of more than one timestamp.
+    pub wide_tombstones: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,7 +199,7 @@ impl RowStream {
                 plan,
                 excised,
                 spec.row_bytes_max,
-                spec.cell_tombstones,
+                spec.wide_tombstones,
             ),
             io,
             start: row_prefix(start),

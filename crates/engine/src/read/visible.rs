@@ -102,8 +102,8 @@ pub(super) struct VisibleRow {
     plan: Plan,
     excised: Vec<EncodedExcised>,
     row_bytes_max: u64,
-    /// Whether there may be tombstones of cells.
-    cell_tombstones: bool,
+    /// Whether there may be tombstones over cells of more than one timestamp.
+    wide_tombstones: bool,
 
     row: Vec<u8>,
     row_hide: Seq,
@@ -154,14 +154,14 @@ impl VisibleRow {
         plan: Plan,
         excised: Vec<EncodedExcised>,
         row_bytes_max: u64,
-        cell_tombstones: bool,
+        wide_tombstones: bool,
     ) -> Self {
         Self {
             snapshot,
             plan,
             excised,
             row_bytes_max,
-            cell_tombstones,
+            wide_tombstones,
             row: Vec::new(),
             row_hide: 0,
             cells: Vec::new(),
@@ -644,8 +644,9 @@ impl VisibleRow {
     /// Passes over a record of the column, of which nothing from `timestamp` on is wanted.
     fn step_or_seek_before(&mut self, timestamp: Timestamp) -> Action {
         self.stepped += 1;
-        // Tombstones of cells lie among the records, and may reach further than these.
-        if self.cell_tombstones || self.stepped <= self.patience {
+        // Tombstones of cells lie among the records, and may reach further than these; those over one timestamp, which garbage collection leaves,
+        // do not.
+        if self.wide_tombstones || self.stepped <= self.patience {
             return Action::Next;
         }
         match timestamp.checked_sub(1) {

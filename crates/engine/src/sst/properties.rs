@@ -138,6 +138,11 @@ impl SstProperties {
             .saturating_add(self.cell_tombstones)
     }
 
+    /// Whether it has tombstones over cells of more than one timestamp, as far as it says.
+    pub(crate) fn has_wide_tombstones(&self) -> bool {
+        self.cell_tombstones > 0 && self.deletion_seq_min != SEQ_MAX
+    }
+
     /// Appends the encoding.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         for (tag, value) in [

@@ -4,7 +4,7 @@
 //! They lie in files above, in memtables, and in writes that have a sequence and are in no memtable yet. So the clock is asked first, the
 //! log second, and the view is taken last: what is in none of these by then comes after the time that the clock has told.
 
-use crate::cell::{FAMILY_NONE, SEQ_MAX, Seq};
+use crate::cell::{FAMILY_NONE, Seq};
 use crate::changes::commit_micros;
 use crate::compaction::gc::Times;
 use crate::manifest::SstRef;
@@ -25,9 +25,9 @@ impl Tablet {
 
 /// The least sequence of the deletions of single cells in a file, as far as it says; no record of it has less than `min_seq`.
 fn first_deletion(properties: Option<&SstProperties>, min_seq: Seq) -> Option<Seq> {
-    match properties.map(|found| (found.deletion_seq_min, found.cell_tombstones)) {
-        Some((_, 0) | (SEQ_MAX, _)) => None,
-        Some((first, _)) if first > 0 => Some(first),
+    match properties {
+        Some(found) if !found.has_wide_tombstones() => None,
+        Some(found) if found.deletion_seq_min > 0 => Some(found.deletion_seq_min),
         _ => Some(min_seq),
     }
 }
@@ -67,6 +67,7 @@ pub(super) fn with_newer<'v>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cell::SEQ_MAX;
 
     #[test]
     fn a_file_has_deletions_from_where_it_says_and_what_garbage_collection_leaves_is_none() {

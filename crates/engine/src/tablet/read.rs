@@ -116,7 +116,7 @@ impl Tablet {
             reverse,
             rows_hint,
             row_bytes_max,
-            cell_tombstones: view.may_have_cell_tombstones(),
+            wide_tombstones: view.may_have_wide_tombstones(),
         };
         let io = Arc::clone(&self.core.env.io);
         // A point read comes here too, and what it reads is worth keeping.

@@ -101,8 +101,8 @@ pub(crate) struct View {
     pub(super) unrefused_bytes: u64,
     /// The value files that these name.
     pub(crate) values: NamedFiles,
-    /// Whether an SST may have tombstones of cells.
-    cell_tombstones: bool,
+    /// Whether an SST may have tombstones over cells of more than one timestamp.
+    wide_tombstones: bool,
     /// See [`View::excised`].
     excised: Vec<Excised>,
 }
@@ -183,8 +183,8 @@ impl View {
         };
         // One that cannot be opened may have anything.
         let mut readers = files.values().map(|file| file.reader());
-        let cell_tombstones =
-            readers.any(|r| r.map_or(true, |r| r.properties().cell_tombstones > 0));
+        let wide_tombstones =
+            readers.any(|r| r.map_or(true, |r| r.properties().has_wide_tombstones()));
         let excised = excised_in(&version, waiting.iter().chain([&active]));
         Self {
             active,
@@ -195,7 +195,7 @@ impl View {
             shape,
             unrefused_bytes,
             values,
-            cell_tombstones,
+            wide_tombstones,
             excised,
         }
     }
@@ -216,7 +216,7 @@ impl View {
             shape: Arc::clone(&self.shape),
             unrefused_bytes: self.unrefused_bytes,
             values: self.values.clone(),
-            cell_tombstones: self.cell_tombstones,
+            wide_tombstones: self.wide_tombstones,
         }
     }
 
@@ -240,9 +240,9 @@ impl View {
         }
     }
 
-    /// Whether there may be tombstones of cells.
-    pub(crate) fn may_have_cell_tombstones(&self) -> bool {
-        self.cell_tombstones || self.memtables().any(|memtable| memtable.has_cell_tombstones())
+    /// Whether there may be tombstones over cells of more than one timestamp.
+    pub(crate) fn may_have_wide_tombstones(&self) -> bool {
+        self.wide_tombstones || self.memtables().any(|memtable| memtable.has_cell_tombstones())
     }
 
     /// The dropped ranges that hide something in memory. Those beside them in the version are for repairs: reads need not look at them.

@@ -82,7 +82,7 @@ fn rows(runs: &[Arc<Vec<Rec>>], snapshot: Seq, excised: &Arc<[Excised]>) -> Vec<
         reverse: false,
         rows_hint: None,
         row_bytes_max: ROW_READ_BYTES_MAX,
-        cell_tombstones: true,
+        wide_tombstones: true,
     };
     read(runs, &spec, false).unwrap()
 }

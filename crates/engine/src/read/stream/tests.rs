@@ -12,7 +12,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::aside::Helper;
 use crate::cache::{BlockCache as _, QuickBlockCache};
-use crate::cell::{FAMILY_OWN_MIN, FamilyId, Kind, Mutation, SEQ_MAX, TimestampRange, row_prefix};
+use crate::cell::{
+    FAMILY_OWN_MIN, FamilyId, Mutation, SEQ_MAX, TIMESTAMP_MAX, TimestampRange, row_prefix,
+};
 use crate::error::ErrorKind;
 use crate::io::Files as _;
 use crate::memtable::Memtable;
@@ -37,7 +39,7 @@ fn spec(snapshot: Seq) -> ReadSpec {
         reverse: false,
         rows_hint: None,
         row_bytes_max: u64::MAX,
-        cell_tombstones: true,
+        wide_tombstones: true,
     }
 }
 
@@ -112,17 +114,17 @@ fn any_projection() -> impl Strategy<Value = Projection> {
     )
 }
 
-/// The history where only whole columns are deleted of families.
-fn without_cell_tombstones(mut history: History) -> History {
-    let is_of_cells = |event: &Event| match event {
-        Event::Mutate(_, mutation) => {
-            let mut key = row_prefix(b"a");
-            mutation.encode_after_row(1, &mut key);
-            KeyView::parse(&key).unwrap().kind() == Kind::CellTombstone
+/// The history where of families only whole columns are deleted, and cells one at a time, as garbage collection does.
+fn without_wide_tombstones(mut history: History) -> History {
+    for event in &mut history.0 {
+        let Event::Mutate(_, Mutation::DeleteCells { timestamps, .. }) = event else { continue };
+        let TimestampRange { start, end } = timestamps;
+        if *end != TIMESTAMP_MAX {
+            *start = *end - 1;
+        } else if *start > 0 {
+            *end = *start + 1;
         }
-        Event::Excise(_) => false,
-    };
-    history.0.retain(|event| !is_of_cells(event));
+    }
     history
 }
 
@@ -130,20 +132,20 @@ proptest! {
     #[test]
     fn reads_show_what_the_history_says(
         history in any_history(),
-        whole_columns in any::<bool>(),
+        no_wide in any::<bool>(),
         hands in vec((any::<u8>(), 0..10_u8), 1..20),
         range in prop_oneof![Just(RowRange::all()), any_range()],
         projection in any_projection(),
         snapshot in any::<prop::sample::Index>(),
         blocking in any::<bool>(),
     ) {
-        let history = if whole_columns { without_cell_tombstones(history) } else { history };
+        let history = if no_wide { without_wide_tombstones(history) } else { history };
         let runs = deal(&history, &hands);
         let snapshot = snapshot.index(history.0.len() + 1) as Seq;
         for snapshot in [snapshot, SEQ_MAX] {
             let mut spec = ReadSpec {
                 excised: history.excised(),
-                cell_tombstones: !whole_columns,
+                wide_tombstones: !no_wide,
                 ..spec(snapshot)
             };
             let mut rows = history.rows(snapshot, &spec.schema);
@@ -212,7 +214,7 @@ proptest! {
     #[test]
     fn rows_of_memtables_and_ssts_show_what_the_history_says(
         history in any_history(),
-        whole_columns in any::<bool>(),
+        no_wide in any::<bool>(),
         hands in vec((any::<u8>(), 0..10_u8), 1..20),
         places in vec(any_place(), 4),
         range in prop_oneof![Just(RowRange::all()), any_range()],
@@ -221,7 +223,7 @@ proptest! {
         rows_hint in prop::option::of(1..4_usize),
         reverse in any::<bool>(),
     ) {
-        let history = if whole_columns { without_cell_tombstones(history) } else { history };
+        let history = if no_wide { without_wide_tombstones(history) } else { history };
         let runs = deal(&history, &hands);
         let snapshot = snapshot.index(history.0.len() + 1) as Seq;
         let spec = ReadSpec {
@@ -230,7 +232,7 @@ proptest! {
             projection: projection.clone(),
             rows_hint,
             reverse,
-            cell_tombstones: !whole_columns,
+            wide_tombstones: !no_wide,
             ..spec(snapshot)
         };
         let mut rows = history.rows(snapshot, &spec.schema);
@@ -505,7 +507,7 @@ fn others_of_the_thread_have_turns_within_a_long_row_and_none_for_short_ones() {
     ] {
         let busy = Arc::new(Busy::default());
         let _lent = aside::lend(Arc::clone(&busy) as _);
-        let spec = ReadSpec { range, cell_tombstones: false, ..spec(RECORDS) };
+        let spec = ReadSpec { range, wide_tombstones: false, ..spec(RECORDS) };
         let (_memtable, mut stream) = of_memtable(records, spec);
         let (mut found, mut seen) = (0, 0);
         while let Some(row) = step(&mut stream).unwrap() {
@@ -555,7 +557,7 @@ fn operands_are_looked_at_by_one_read_and_passed_over_by_those_after_it() {
         |from: u64| (from..from + RECORDS).map(|seq| merge("a", 2, &1_i64.to_be_bytes(), seq));
     let (memtable, _) = of_memtable(&additions(1).collect::<Vec<_>>(), spec(9));
     let read = |snapshot: Seq| {
-        let spec = ReadSpec { cell_tombstones: false, ..spec(snapshot) };
+        let spec = ReadSpec { wide_tombstones: false, ..spec(snapshot) };
         let cursors: Vec<Box<dyn Cursor>> = vec![Box::new(memtable.cursor(RowRange::all()))];
         let mut stream = RowStream::new(cursors, spec, Arc::new(NoIo), Box::new(()));
         let mut looked_at = 0;
@@ -588,7 +590,7 @@ fn operands_are_looked_at_by_one_read_and_passed_over_by_those_after_it() {
 
 /// The cells of the row `a`, and how many records were looked at for them.
 fn look_at_row(records: &[Record], projection: Projection) -> (usize, u64) {
-    let spec = ReadSpec { projection, cell_tombstones: false, ..spec(SEQ_MAX) };
+    let spec = ReadSpec { projection, wide_tombstones: false, ..spec(SEQ_MAX) };
     let (_memtable, mut stream) = of_memtable(records, spec);
     let mut looked_at = 0;
     loop {
@@ -680,7 +682,7 @@ fn no_more_rows_are_taken_at_once_than_take_a_bounded_memory() {
 
 #[test]
 fn what_comes_after_the_snapshot_changes_nothing_of_what_a_memtable_hands_over() {
-    let spec = ReadSpec { cell_tombstones: false, ..spec(9) };
+    let spec = ReadSpec { wide_tombstones: false, ..spec(9) };
     let (memtable, mut stream) =
         of_memtable(&[put("a", 1, "q", 1, b"old", 1), put("b", 1, "q", 1, b"old", 2)], spec);
     for later in [
@@ -782,7 +784,7 @@ fn versions_beyond_the_limit_are_sought_past() {
 #[test]
 fn rewrites_of_a_cell_are_sought_past() {
     // Where there may be tombstones, each is looked at.
-    let plain = |snapshot| ReadSpec { cell_tombstones: false, ..spec(snapshot) };
+    let plain = |snapshot| ReadSpec { wide_tombstones: false, ..spec(snapshot) };
     let mut records: Vec<_> = (0..MANY).map(|i| put("a", 1, "q", 1, b"v", i)).collect();
     records.push(put("a", 1, "q", 0, b"v", 1));
     let (rows, counts) = counted(vec![records.clone()], plain(SEQ_MAX));

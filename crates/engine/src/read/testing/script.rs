@@ -235,7 +235,7 @@ impl Script {
             reverse: words.contains(&"reverse"),
             rows_hint: None,
             row_bytes_max: u64::MAX,
-            cell_tombstones: true,
+            wide_tombstones: true,
         };
         let mut out = String::new();
         for row in read(&self.runs, &spec, true).unwrap() {
