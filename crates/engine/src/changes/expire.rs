@@ -12,6 +12,7 @@ use super::{ChangeLog, GRACE_MICROS, commit_micros};
 use crate::cell::Seq;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
+use crate::limits::CLOCK_JUMP_MAX;
 use crate::log::lock;
 
 /// How often files are looked at whose retention period may be over, in microseconds.
@@ -24,6 +25,9 @@ const GIVEN_UP_TOGETHER_MAX: usize = 32;
 /// Change files that are opened at once to learn whose changes are in them. After a restart nobody has looked into any, and a week
 /// may have thousands: a few dozen take milliseconds, and then the housekeeper turns to what else it has to do.
 const LOOKED_INTO_TOGETHER_MAX: usize = 32;
+
+/// How far the changes of a file may be ahead of the clock for it to be that of their time.
+const CLOCK_JUMP_MAX_MICROS: i64 = CLOCK_JUMP_MAX.as_secs() as i64 * 1_000_000;
 
 /// When files are looked at whose time may be over (monotonic micros).
 #[derive(Debug, Default)]
@@ -200,8 +204,7 @@ impl ChangeLog {
                     Err(_) => drop(unreadable.insert(file.segment)),
                 }
             }
-            let age = now.map_or(0, |now| now.saturating_sub(commit_micros(file.last_seq)));
-            let age = u64::try_from(age).unwrap_or(0);
+            let age = now.map_or(0, |now| age_micros(core, file, now));
             let may_read = |of: Option<u64>| {
                 let kept = retention(of);
                 kept > 0 && age <= kept.saturating_add(GRACE_MICROS)
@@ -216,6 +219,17 @@ impl ChangeLog {
         }
         found
     }
+}
+
+/// How old the changes in a file are. Sequences never go back: where the clock was far ahead once, and was set right, what is written since
+/// is of that time, and its age counts from when it was seen.
+fn age_micros(core: &Core, file: &ChangeFile, now_micros: i64) -> u64 {
+    let age = now_micros.saturating_sub(commit_micros(file.last_seq));
+    if age.saturating_neg() <= CLOCK_JUMP_MAX_MICROS {
+        return u64::try_from(age).unwrap_or(0);
+    }
+    let monotonic = core.env.clock.monotonic_micros();
+    monotonic.saturating_sub(*file.ahead_since_micros.get_or_init(|| monotonic))
 }
 
 #[cfg(test)]
@@ -298,6 +312,26 @@ mod tests {
         // The disk is full by now.
         assert_eq!(engine.expire_changes(0), None);
         assert_eq!(engine.change_figures().files, 0);
+    }
+
+    #[test]
+    fn changes_of_a_clock_that_was_years_ahead_go_in_their_time_once_it_is_right() {
+        const START: i64 = 1_767_225_600_000_000;
+        let day = DAY.as_micros() as u64;
+        let clock = ManualClock::new(START);
+        clock.set_wall_micros(START + 36 * 365 * day as i64);
+        let engine = filled(&MemoryFiles::new(), &clock);
+        let files = engine.change_figures().files;
+        clock.set_wall_micros(START);
+        clock.advance_micros(EXPIRE_EVERY_MICROS);
+        assert_eq!(engine.expire_changes(0), None);
+        clock.advance_micros(day);
+        assert_eq!(engine.expire_changes(0), None);
+        assert_eq!(engine.change_figures().files, files, "they are a day old");
+        clock.advance_micros(GRACE_MICROS + EXPIRE_EVERY_MICROS);
+        while engine.expire_changes(0).is_some() {}
+        let figures = engine.change_figures();
+        assert_eq!((figures.files, figures.dropped_bytes), (0, 0));
     }
 
     #[test]

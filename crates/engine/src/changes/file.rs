@@ -90,6 +90,8 @@ pub struct ChangeFile {
     pub bytes: u64,
     /// Its tablets, once somebody has looked.
     tablets: OnceLock<Arc<[u64]>>,
+    /// When it was first seen to be of a time to come (monotonic micros).
+    pub(super) ahead_since_micros: OnceLock<u64>,
 }
 
 /// The lists of tablets of all files. Of those with the same tablets, as most of a hundred thousand are, there is one list.
@@ -128,12 +130,17 @@ fn forget_unused(lists: &mut HashSet<Arc<[u64]>>) {
 }
 
 impl ChangeFile {
+    fn new(segment: u64, [first_seq, last_seq]: [Seq; 2], bytes: u64) -> Self {
+        let (tablets, ahead_since_micros) = (OnceLock::new(), OnceLock::new());
+        Self { segment, first_seq, last_seq, bytes, tablets, ahead_since_micros }
+    }
+
     /// The file of a directory's entry, if it is one.
     pub fn of_entry(name: &str, bytes: u64) -> Option<Self> {
         let mut parts = name.strip_suffix(".chg")?.split('-');
         let mut number = || u64::from_str_radix(parts.next()?, 16).ok();
         let (segment, first_seq, last_seq) = (number()?, number()?, number()?);
-        let file = Self { segment, first_seq, last_seq, bytes, tablets: OnceLock::new() };
+        let file = Self::new(segment, [first_seq, last_seq], bytes);
         (file.name() == name && first_seq <= last_seq).then_some(file)
     }
 
@@ -512,7 +519,7 @@ impl ChangeFileWriter {
         self.writer.append(&encode_end(offset, &index))?;
         self.writer.sync()?;
         let (segment, bytes) = (self.writer.file_id(), self.writer.len());
-        let file = ChangeFile { segment, first_seq, last_seq, bytes, tablets: OnceLock::new() };
+        let file = ChangeFile::new(segment, [first_seq, last_seq], bytes);
         let _ = file.tablets.set(lists.of(&self.blocks));
         Ok(Some(file))
     }
@@ -781,7 +788,7 @@ mod tests {
         let dir = Path::new("/changes");
         files.create_dir_all(dir).unwrap();
         let name = |segment, first_seq, last_seq| {
-            ChangeFile { segment, first_seq, last_seq, bytes: 0, tablets: OnceLock::new() }.name()
+            ChangeFile::new(segment, [first_seq, last_seq], 0).name()
         };
         let sizes = [(name(1, 5, 9), 10), (name(2, 10, 19), 30), (name(2, 12, 19), 20)];
         for (name, bytes) in &sizes {

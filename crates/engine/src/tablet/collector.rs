@@ -80,6 +80,9 @@ const UNSYNCED_ROWS_MAX: usize = 64;
 /// How long nothing is deleted after writes were refused, in microseconds. What is behind takes about as long to catch up.
 const PRESSED_WAIT_MICROS: u64 = 1_000_000;
 
+/// How far the wall clock may go back for what was walked to count still. Less is how clocks are kept right, and makes nothing wait for longer.
+const SET_BACK_MICROS: i64 = 60 * 1_000_000;
+
 /// What the collector of a tablet knows of its files.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
@@ -95,6 +98,8 @@ pub(super) struct Progress {
     claimed_at: u64,
     /// How often the rules have changed.
     changes: u64,
+    /// The latest time by which a file was walked, in microseconds since 1970.
+    latest_micros: i64,
 }
 
 impl Progress {
@@ -104,6 +109,17 @@ impl Progress {
         self.walked.clear();
         self.look_at = 0;
         self.changes += 1;
+    }
+
+    /// It is `now_micros` by the wall clock. Where that was ahead, what was walked by it was not walked for what it said had expired, and would
+    /// be left alone until it says so again.
+    fn look_at_clock(&mut self, now_micros: i64) {
+        if now_micros < self.latest_micros.saturating_sub(SET_BACK_MICROS) {
+            self.place = None;
+            self.walked.clear();
+            self.latest_micros = i64::MIN;
+        }
+        self.latest_micros = self.latest_micros.max(now_micros);
     }
 }
 
@@ -187,11 +203,13 @@ impl Tablet {
         let blocked = self.blocked(&self.jobs());
         let view = self.view.load_full();
         let has = |id: FileId| view.files.contains_key(&id);
+        let now_micros = self.core.expiry_micros();
+        picks.collector.look_at_clock(now_micros);
         let place = match picks.collector.place.take().filter(|place| has(place.file)) {
             Some(place) => Some(place),
             None => {
                 picks.collector.walked.retain(|id, _| has(*id));
-                let (now_micros, bytes) = (self.core.expiry_micros(), view.version.total_bytes());
+                let bytes = view.version.total_bytes();
                 let walked = &picks.collector.walked;
                 let is_wanted = |id: FileId| {
                     let reader = view.file(id).and_then(|file| file.reader().cloned());

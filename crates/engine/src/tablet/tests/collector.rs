@@ -535,6 +535,42 @@ fn a_file_whose_walk_fails_is_left_alone_for_longer_each_time() {
 }
 
 #[test]
+fn what_was_walked_by_a_clock_that_was_ahead_is_walked_again_once_it_is_right() {
+    let ruled = Ruled::kept(GcRule::MaxAge(HOUR_MICROS));
+    let (tablet, clock) = (&ruled.rig.tablet, &ruled.clock.clock);
+    ruled.put(&[START_MICROS]);
+    block_on(tablet.flush()).unwrap();
+    clock.set_wall_micros(START_MICROS + 20 * HOUR_MICROS);
+    let begun = tablet.claim_to_look().expect("a cell is older than an hour by that clock");
+    clock.set_wall_micros(START_MICROS);
+    begun.run().unwrap();
+    assert_eq!(ruled.cells(), [START_MICROS]);
+    clock.advance_micros(HOUR_MICROS as u64 + 1_000);
+    tablet.claim_to_look().expect("it is older than an hour").run().unwrap();
+    assert!(ruled.cells().is_empty());
+}
+
+#[test]
+fn a_walk_that_failed_by_a_clock_that_was_ahead_is_tried_again_once_it_is_right() {
+    let ruled = Ruled::kept(GcRule::MaxVersions(1));
+    let (tablet, clock) = (&ruled.rig.tablet, &ruled.clock.clock);
+    ruled.put(&[1_000, 2_000]);
+    block_on(tablet.flush()).unwrap();
+    let path = tablet.core.layout.sst(tablet.version().level(0)[0].id);
+    let whole = ruled.rig.files.contents(&path).unwrap();
+    let mut damaged = whole.clone();
+    damaged[3] ^= 0x40;
+    ruled.rig.files.put_contents(&path, damaged);
+    clock.set_wall_micros(START_MICROS + 20 * HOUR_MICROS);
+    let look = tablet.claim_to_look().unwrap();
+    assert_eq!(look.run().unwrap_err().kind(), ErrorKind::Corruption);
+    ruled.rig.files.put_contents(&path, whole);
+    clock.set_wall_micros(START_MICROS);
+    tablet.claim_to_look().expect("its time has not passed 20 hours ago").run().unwrap();
+    assert_eq!(ruled.cells(), [2_000]);
+}
+
+#[test]
 fn a_row_that_cannot_be_read_keeps_no_garbage_of_the_rows_behind_it() {
     for kind in [ErrorKind::Corruption, ErrorKind::Io] {
         let memory = Arc::new(MemoryFiles::new());
@@ -596,6 +632,25 @@ fn a_version_that_stays_since_newer_ones_were_deleted_goes_when_it_comes_to_its_
     assert!(ruled.rig.tablet.claim_to_look().is_none(), "nothing is older than an hour");
     ruled.clock.clock.advance_micros(ruled.rig.engine.options().gc_interval_ms * 1_000);
     ruled.rig.tablet.claim_to_look().expect("it is older now").run().unwrap();
+    assert!(ruled.cells().is_empty());
+}
+
+#[test]
+fn what_garbage_collection_leaves_keeps_no_read_from_seeking_past_versions() {
+    let ruled = Ruled::new(GcRule::MaxVersions(1));
+    let tablet = &ruled.rig.tablet;
+    for timestamps in [&[1_000][..], &[1_000, 2_000]] {
+        ruled.put(timestamps);
+        block_on(tablet.flush()).unwrap();
+    }
+    let view = tablet.hold();
+    let files = view.files.values().map(|file| file.reader().unwrap());
+    assert_eq!(files.map(|file| file.properties().cell_tombstones).sum::<u64>(), 1, "a burial");
+    assert!(!view.may_have_wide_tombstones());
+    assert_eq!(ruled.cells(), [2_000]);
+    ruled.apply(vec![delete(2_000, 3_000)]);
+    block_on(tablet.flush()).unwrap();
+    assert!(tablet.hold().may_have_wide_tombstones());
     assert!(ruled.cells().is_empty());
 }
 
