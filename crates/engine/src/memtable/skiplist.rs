@@ -589,6 +589,9 @@ impl Inserter {
         let following = if self.follows_directly(target) {
             // SAFETY: `before[0]` is the head or a node of the list, all of which are on level 0.
             unsafe { next(self.before_at(0), 0) }
+        } else if self.is_in_row_of_last(new_key.row_prefix()) {
+            // A wide row that is overwritten: a few nodes further on.
+            self.list.find_from(target, &mut self.before)
         } else {
             self.list.find(target, Some(&mut self.before))
         };
@@ -653,6 +656,12 @@ impl Inserter {
             let behind = next(last, 0);
             key(last) < target && (behind.is_null() || key(behind) >= target)
         }
+    }
+
+    fn is_in_row_of_last(&self, row_prefix: &[u8]) -> bool {
+        let last = self.before_at(0);
+        // SAFETY: a node of the list, all of which are published.
+        last != self.list.head && unsafe { key(last) }.starts_with(row_prefix)
     }
 
     /// From 1 to [`HEIGHT_MAX`], each one [`BRANCHING`] times rarer than the one below.

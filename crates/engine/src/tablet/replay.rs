@@ -47,7 +47,7 @@ impl Replay {
         }
         // Nobody waits for the memtable.
         let copied = &mut std::iter::empty();
-        insert(&mut self.active.writer(), first_seq, batch, copied, &mut self.key)?;
+        insert(&mut self.active.writer(), first_seq, (batch, &[]), copied, &mut self.key)?;
         if self.active.allocated_bytes() >= self.memtable_bytes {
             self.seed = self.seed.wrapping_add(1);
             let next = Memtable::counted(self.seed, self.memory.clone());

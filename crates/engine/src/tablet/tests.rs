@@ -35,6 +35,7 @@ mod many;
 mod memory;
 mod pinned;
 mod reads;
+mod wide;
 
 /// The wall clock of tests starts here: 2026-01-01.
 const START_MICROS: i64 = 1_767_225_600_000_000;
