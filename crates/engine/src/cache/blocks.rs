@@ -313,7 +313,7 @@ mod tests {
         let stats = cache.stats();
         assert!(stats.filter.bytes > 400 << 10, "{stats:?}");
         assert!(stats.data.bytes < full - (380 << 10), "{stats:?}");
-        cache.partitions().forget(&directory, 0);
+        cache.partitions().forget(&directory);
         assert_eq!(cache.stats().filter.bytes, 0);
         for i in 0..1000 {
             cache.insert(2, i, Arc::new(filter_block(4096)));
@@ -331,7 +331,7 @@ mod tests {
             for at in 0..=round % 40 {
                 cache.partitions().insert(&directory, PartitionId::Filter(at), &partition);
             }
-            cache.partitions().forget(&directory, 0);
+            cache.partitions().forget(&directory);
         }
         for i in 0..300 {
             cache.insert(1, i, Arc::clone(&block));

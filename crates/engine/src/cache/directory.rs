@@ -14,7 +14,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwapOption, Guard};
 
@@ -148,6 +148,8 @@ pub struct Directory {
     index_len: usize,
     /// Whether its partitions stay whatever comes. Only written under the pool's lock.
     pinned: AtomicBool,
+    /// What the pool has promised to keep of it while it is pinned, in bytes; read and written under the pool's lock.
+    promised_bytes: AtomicU64,
 }
 
 impl Directory {
@@ -155,7 +157,8 @@ impl Directory {
     pub fn new(index_partitions: usize, filter_partitions: usize) -> Arc<Self> {
         let slots = std::iter::repeat_with(Slot::default);
         let slots = slots.take(index_partitions + filter_partitions).collect();
-        Arc::new(Self { slots, index_len: index_partitions, pinned: AtomicBool::new(false) })
+        let (pinned, promised_bytes) = (AtomicBool::new(false), AtomicU64::new(0));
+        Arc::new(Self { slots, index_len: index_partitions, pinned, promised_bytes })
     }
 
     /// The index partition, if it is in memory; it then counts as used.
@@ -196,8 +199,16 @@ impl Directory {
         self.pinned.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_pinned(&self, pinned: bool) {
-        self.pinned.store(pinned, Ordering::Relaxed);
+    /// Pins it, with so many bytes promised.
+    pub(super) fn pin(&self, promised_bytes: u64) {
+        self.promised_bytes.store(promised_bytes, Ordering::Relaxed);
+        self.pinned.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets it go; returns what was promised.
+    pub(super) fn unpin(&self) -> u64 {
+        self.pinned.store(false, Ordering::Relaxed);
+        self.promised_bytes.swap(0, Ordering::Relaxed)
     }
 
     /// Where its slot is among all.

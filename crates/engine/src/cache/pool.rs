@@ -247,7 +247,7 @@ impl PartitionPool {
             });
             return false;
         }
-        directory.set_pinned(true);
+        directory.pin(bytes);
         ring.reserved_bytes += bytes;
         for slot in directory.slots() {
             if let Some(entry) = ring.leave(slot.ring_at() as usize) {
@@ -257,14 +257,13 @@ impl PartitionPool {
         true
     }
 
-    /// Lets the partitions of an SST that was pinned, with so many bytes promised, come and go like others.
-    pub fn unpin(&self, directory: &Arc<Directory>, bytes: u64) {
+    /// Lets the partitions of an SST that was pinned come and go like others.
+    pub fn unpin(&self, directory: &Arc<Directory>) {
         let mut ring = self.lock();
         if !directory.is_pinned() {
             return;
         }
-        directory.set_pinned(false);
-        ring.reserved_bytes = ring.reserved_bytes.saturating_sub(bytes);
+        ring.reserved_bytes = ring.reserved_bytes.saturating_sub(directory.unpin());
         for (place, kind, bytes) in directory.resident() {
             ring.bytes.pinned = ring.bytes.pinned.saturating_sub(bytes);
             ring.enter(Entry {
@@ -277,13 +276,12 @@ impl PartitionPool {
     }
 
     /// Empties the directory of an SST that is closed.
-    pub fn forget(&self, directory: &Arc<Directory>, reserved_bytes: u64) {
+    pub fn forget(&self, directory: &Arc<Directory>) {
         let mut gone = Vec::new();
         let mut ring = self.lock();
         let pinned = directory.is_pinned();
         if pinned {
-            directory.set_pinned(false);
-            ring.reserved_bytes = ring.reserved_bytes.saturating_sub(reserved_bytes);
+            ring.reserved_bytes = ring.reserved_bytes.saturating_sub(directory.unpin());
         }
         for (place, kind, bytes) in directory.resident() {
             let Some(slot) = directory.slots().get(place) else { continue };

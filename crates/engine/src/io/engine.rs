@@ -4,10 +4,13 @@
 //! particular runtime. [`InlineIo`] reads on the calling thread, for tests and offline tools.
 //!
 //! ```text
-//! read_batch ──► gate (PREAD_QUEUE_READS_MAX) ─┬─► reads ─┬──► worker 1..n ──► slot i of the batch
-//!                                              └─► large ─┘                    last one done ──► future
-//!                                                     at most PREAD_LARGE_READS_MAX under way
+//! read_batch ─┬─► reads ─┬──► worker 1..n ──► slot i of the batch
+//!             └─► large ─┘                    last one done ──► future
+//!                     at most PREAD_LARGE_READS_MAX under way
 //! ```
+//!
+//! A batch is queued when it is made, whether or not its future is ever polled: a reader that stands still keeps nobody else waiting. The queue has
+//! no bound of its own, since each place in it is smaller than the future that waits for it, and requests bound those.
 //!
 //! Whichever came first goes first, but for large reads beyond those that may be under way: small ones pass them. A large read is made
 //! in parts, and left between two of them when nobody waits for it any more.
@@ -18,16 +21,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 use super::device::{is_large, read_blocking_while};
 use super::{IoEngine, JoinHandle, PREAD_THREADS, ReadRequest, Spawner};
 use crate::error::{Error, ErrorKind, Result};
-
-/// Reads queued or under way in a [`PreadPool`]. Fewer would idle a fast device (a good NVMe drive
-/// wants some hundreds in flight); more would only queue here what had better wait in its own request.
-/// A batch that is larger by itself is let in when it is alone.
-pub const PREAD_QUEUE_READS_MAX: u32 = 4096;
 
 /// Large reads under way in a [`PreadPool`], which all cores share. With one, a single value of 100 MiB on a slow disk keeps the others
 /// waiting; each more has a buffer of as many bytes and a part of the device that small reads would have, and two in parts of 2 MiB
@@ -48,7 +46,6 @@ impl IoEngine for InlineIo {
 /// A pool of threads that block in `pread`. Dropping it finishes what is queued and joins its threads.
 pub struct PreadPool {
     shared: Arc<Shared>,
-    gate: Arc<Semaphore>,
     /// In a mutex only because a handle may be sent between threads but not shared.
     threads: Mutex<Vec<Box<dyn JoinHandle>>>,
 }
@@ -84,7 +81,6 @@ struct Batch {
     results: Vec<Result<Bytes>>,
     remaining: usize,
     done: Option<oneshot::Sender<Vec<Result<Bytes>>>>,
-    _permit: OwnedSemaphorePermit,
 }
 
 /// The data under these locks is valid at every step, so a panic elsewhere does not spoil it.
@@ -120,23 +116,17 @@ impl PreadPool {
         }
         // One thread at least is left for small reads, where there are several.
         lock(&shared.queue).large_max = (started.len() - 1).clamp(1, PREAD_LARGE_READS_MAX);
-        let gate = Arc::new(Semaphore::new(PREAD_QUEUE_READS_MAX as usize));
-        Ok(Self { shared, gate, threads: Mutex::new(started) })
+        Ok(Self { shared, threads: Mutex::new(started) })
     }
 }
 
 impl Shared {
-    fn submit(
-        &self,
-        requests: Vec<ReadRequest>,
-        permit: OwnedSemaphorePermit,
-    ) -> oneshot::Receiver<Vec<Result<Bytes>>> {
+    fn submit(&self, requests: Vec<ReadRequest>) -> oneshot::Receiver<Vec<Result<Bytes>>> {
         let (done, receiver) = oneshot::channel();
         let batch = Arc::new(Mutex::new(Batch {
             results: (0..requests.len()).map(|_| Err(closed())).collect(),
             remaining: requests.len(),
             done: Some(done),
-            _permit: permit,
         }));
         let reads = requests.len();
         let mut queue = lock(&self.queue);
@@ -238,33 +228,15 @@ impl IoEngine for PreadPool {
         if count == 0 {
             return Box::pin(std::future::ready(Vec::new()));
         }
-        let permits = u32::try_from(count).unwrap_or(u32::MAX).min(PREAD_QUEUE_READS_MAX);
-        let shared = Arc::clone(&self.shared);
-        let results = move |received: Result<Vec<Result<Bytes>>, oneshot::error::RecvError>| {
-            received.unwrap_or_else(|_| (0..count).map(|_| Err(closed())).collect())
-        };
-        // The usual case goes to the threads at once; only a full queue defers it to the first poll.
-        match Arc::clone(&self.gate).try_acquire_many_owned(permits) {
-            Ok(permit) => {
-                let receiver = shared.submit(requests, permit);
-                Box::pin(async move { results(receiver.await) })
-            }
-            Err(_) => {
-                let gate = Arc::clone(&self.gate);
-                Box::pin(async move {
-                    match gate.acquire_many_owned(permits).await {
-                        Ok(permit) => results(shared.submit(requests, permit).await),
-                        Err(_) => (0..count).map(|_| Err(closed())).collect(),
-                    }
-                })
-            }
-        }
+        let receiver = self.shared.submit(requests);
+        Box::pin(async move {
+            receiver.await.unwrap_or_else(|_| (0..count).map(|_| Err(closed())).collect())
+        })
     }
 }
 
 impl Drop for PreadPool {
     fn drop(&mut self) {
-        self.gate.close();
         lock(&self.shared.queue).closing = true;
         self.shared.wake.notify_all();
         for thread in lock(&self.threads).drain(..) {
@@ -330,19 +302,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn batches_larger_than_the_queue_get_through_and_others_wait_behind_them() {
+    async fn batches_of_readers_that_stand_still_keep_nobody_waiting() {
         let file = file_of(256);
         let pool = PreadPool::new(&ThreadSpawner, 2).unwrap();
-        let many = PREAD_QUEUE_READS_MAX as usize + 17;
-        let (a, b, c) = futures::join!(
-            pool.read_batch(requests(&file, many)),
-            pool.read_batch(requests(&file, 10)),
-            pool.read_batch(requests(&file, many)),
-        );
-        assert_eq!((a.len(), b.len(), c.len()), (many, 10, many));
-        check(&a);
-        check(&b);
-        check(&c);
+        let mut still: Vec<_> =
+            (0..10).map(|_| Some(pool.read_batch(requests(&file, 1_000)))).collect();
+        // They have been asked once.
+        for batch in still.iter_mut().flatten() {
+            let _ = futures::poll!(batch);
+        }
+        check(&pool.read_batch(requests(&file, 1_000)).await);
     }
 
     #[tokio::test]
@@ -359,7 +328,7 @@ mod tests {
         let file = file_of(256);
         let pool = PreadPool::new(&ThreadSpawner, 1).unwrap();
         for _ in 0..3 {
-            drop(pool.read_batch(requests(&file, PREAD_QUEUE_READS_MAX as usize)));
+            drop(pool.read_batch(requests(&file, 4_096)));
         }
         check(&pool.read_batch(requests(&file, 20)).await);
     }

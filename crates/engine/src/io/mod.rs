@@ -35,7 +35,7 @@ use crate::error::Result;
 pub(crate) use aligned::OWNED_BYTES;
 pub use clock::{ManualClock, SystemClock};
 pub use device::{Attempt, DeviceFile};
-pub use engine::{InlineIo, PREAD_QUEUE_READS_MAX, PreadPool};
+pub use engine::{InlineIo, PreadPool};
 pub use fault::{AppendHook, Fault, FaultFiles, FaultOp, FileHook};
 pub use local::LocalFiles;
 pub use memory::{CrashMode, MemoryFiles};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Once};
 
 use bytes::Bytes;
@@ -574,8 +574,7 @@ impl SstReader {
 impl Drop for SstReader {
     /// The partitions of a closed file leave memory at once.
     fn drop(&mut self) {
-        let reserved = self.reserved_bytes.load(Ordering::Relaxed);
-        self.cache.partitions().forget(&self.directory, reserved);
+        self.cache.partitions().forget(&self.directory);
         if self.coarse.is_some() {
             self.cache.partitions().release_coarse(self.coarse_bytes());
         }

@@ -98,7 +98,7 @@ impl SstReader {
             let all = self.partitions()?;
             let unloaded: u64 = all.iter().map(|(id, handle)| unloaded_bytes(*id, *handle)).sum();
             bytes = unloaded.saturating_add(slot_bytes(self.properties().data_blocks));
-            // The same whoever comes first, and there before anybody can unpin it.
+            // The same whoever comes first.
             self.reserved_bytes.store(bytes, Ordering::Relaxed);
         }
         Ok(self.cache().partitions().pin(&self.directory, bytes))
@@ -159,8 +159,7 @@ impl SstReader {
 
     /// Lets its partitions come and go like others.
     pub(crate) fn unpin(&self) {
-        let reserved = self.reserved_bytes.load(Ordering::Relaxed);
-        self.cache().partitions().unpin(&self.directory, reserved);
+        self.cache().partitions().unpin(&self.directory);
     }
 
     /// Whether its index and filter stay in memory.

@@ -97,7 +97,7 @@ fn pinned_partitions_stay_however_many_others_come() {
     assert_eq!(sum.pinned, 10 * bytes);
     assert!(sum.total() <= BUDGET / 2 && sum.total() > BUDGET / 2 - bytes, "{sum:?}");
 
-    pool.unpin(&upper, 10 * bytes);
+    pool.unpin(&upper);
     for at in 0..1000 {
         pool.insert(&others, PartitionId::Filter(at), &block);
     }
@@ -113,7 +113,7 @@ fn pinning_stops_at_half_the_budget() {
     assert!(pool.pin(&first, BUDGET / 2));
     assert!(!pool.pin(&second, 1));
     assert!(!second.is_pinned());
-    pool.forget(&first, BUDGET / 2);
+    pool.forget(&first);
     assert!(pool.pin(&second, 1), "the room came back");
 }
 
@@ -157,7 +157,7 @@ fn a_closed_file_gives_its_bytes_back_at_once() {
     }
     let given = told.load(Ordering::Relaxed);
     assert!(given <= BUDGET - 60 * bytes, "data blocks gave way: {given}");
-    pool.forget(&directories[0], 0);
+    pool.forget(&directories[0]);
     assert_eq!(pool.bytes().total(), 30 * bytes);
     assert_eq!(pool.evictable(), 30);
     assert!(told.load(Ordering::Relaxed) > given + 25 * bytes, "and have the room again");
@@ -224,8 +224,8 @@ proptest! {
                     PartitionId::Filter(at) => directories[d].filter(at, 0),
                 }),
                 Op::Pin(d) => prop_assert!(pool.pin(&directories[d], reserved)),
-                Op::Unpin(d) => pool.unpin(&directories[d], reserved),
-                Op::Forget(d) => pool.forget(&directories[d], reserved),
+                Op::Unpin(d) => pool.unpin(&directories[d]),
+                Op::Forget(d) => pool.forget(&directories[d]),
             }
             let mut expected = PartitionBytes::default();
             for directory in &directories {
@@ -268,6 +268,6 @@ fn what_open_files_keep_is_paid_for_by_data_blocks_first_and_then_by_partitions(
     assert!(total >= bytes && total + BUDGET / 4 * 3 <= BUDGET - steps().bytes(STEPS_MIN));
     assert_eq!(told.load(Ordering::Relaxed), steps().bytes(STEPS_MIN));
     pool.release(BUDGET / 4 * 3);
-    pool.forget(&directory, 0);
+    pool.forget(&directory);
     assert_eq!(told.load(Ordering::Relaxed), all);
 }

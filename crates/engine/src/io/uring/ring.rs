@@ -32,6 +32,11 @@ use crate::io::aligned::Haste;
 use crate::io::device::{Next, Read, is_large};
 use crate::io::{IoMetrics, ReadRequest};
 
+/// Whether the kernel is to signal nothing while a turn takes what is complete. It marks work that it puts off, and looks whether to signal,
+/// without a barrier in between, which only x86's atomic instructions are by themselves: elsewhere the signal of a lone read could be lost,
+/// and the mark not be seen yet by who looks for it instead. There the driver is woken once more for nothing.
+const SIGNALS_REST: bool = cfg!(target_arch = "x86_64");
+
 /// Reads that a ring gives the kernel at once. More than a fast device can overlap per core; what is beyond
 /// waits here in order, where an abandoned read can still be spared.
 pub(super) const RING_READS_MAX: usize = 256;
@@ -212,15 +217,11 @@ impl Ring {
     }
 
     /// Whether the driver has something to do now: to submit, to wake tasks, or to take what the page cache answered
-    /// within the submission.
-    ///
-    /// Or to run what the kernel has put off, where a signal of that may have been lost: the kernel marks it and looks whether to signal
-    /// without a barrier in between, which only x86's atomic instructions are by themselves. There the signal is on its way.
+    /// within the submission. Of what the kernel has put off the signal is on its way.
     pub(super) fn wants_turn(&mut self) -> bool {
         !self.unsubmitted.is_empty()
             || !self.wakers.is_empty()
             || !self.uring.completion().is_empty()
-            || cfg!(not(target_arch = "x86_64")) && self.has_deferred_work()
     }
 
     /// Gives the kernel what is unsubmitted where that is worth a system call of its own
@@ -367,10 +368,14 @@ impl Ring {
             // What is taken here must not wake the driver once more. What comes after the last look and
             // before the signals are on again is seen by the look after it: the kernel marks work before it
             // looks whether to signal, and the fence orders the two here.
-            self.uring.completion().disable_eventfd();
+            if SIGNALS_REST {
+                self.uring.completion().disable_eventfd();
+            }
             let stuck = self.round(wait.take());
-            self.uring.completion().enable_eventfd();
-            fence(Ordering::SeqCst);
+            if SIGNALS_REST {
+                self.uring.completion().enable_eventfd();
+                fence(Ordering::SeqCst);
+            }
             if self.is_broken() {
                 return false;
             }

@@ -336,7 +336,7 @@ fn partitions_for_which_the_pinned_leave_no_room_are_in_memory_too() {
     assert_eq!((stats.index.hits, stats.filter.hits), (2, 2), "{stats:?}");
     assert!(reader.directory.peek(PartitionId::Index(0)).is_none());
     // With room again, they move to where they belong.
-    cache.partitions().forget(&pinned, 0);
+    cache.partitions().forget(&pinned);
     now(get(&reader, &io, &row(7))).unwrap().unwrap();
     assert_eq!(io.reads().len(), 3);
     assert!(reader.directory.peek(PartitionId::Index(0)).is_some());

@@ -167,7 +167,7 @@ fn who_joins_while_the_read_is_being_made_is_woken_after_it() {
             assert!(Arc::ptr_eq(&block, &leader.poll().unwrap().unwrap()));
         }
         assert_eq!(cache.flights().len(), 0);
-        cache.partitions().forget(&request.reader.directory, 0);
+        cache.partitions().forget(&request.reader.directory);
     }
 }
 
@@ -215,7 +215,7 @@ fn of_several_blocks_those_are_read_again_that_another_runtime_has_not_read_befo
     assert!(now(lead_and_join).iter().all(Result::is_ok));
     drop(leader);
     let leader = Task::of(&InlineIo, &third);
-    cache.partitions().forget(&reader.directory, 0);
+    cache.partitions().forget(&reader.directory);
     let lead_and_join = load_blocks(&ends, vec![first, third]);
     let [led, joined] = now(lead_and_join).try_into().unwrap();
     assert!(is_closed(&led) && joined.is_ok(), "an end of its own is one");
