@@ -46,7 +46,7 @@ ROWS ?= 1000000
 SECONDS_EACH ?= 2
 ROUNDS ?= 3
 PEER ?= distro
-BENCH_READ_DIR ?= $(CACHE)/bench-read
+BENCH_READ_DIR ?= $(CACHE)/bench-read-$(ROWS)
 # make bench-write WRITE_SECONDS=10 PEER=newest ARGS='--only sync'
 WRITE_ROWS ?= 1000000
 WRITE_SECONDS ?= 2
