@@ -10,7 +10,7 @@
 //! A change of any number of resources is one commit of the meta store: after a crash all of it is there or none. What is
 //! kept beside the resources, as tables are, can be part of it ([`Change::commit`]).
 //! Memory follows the commit, so readers see what is durable alone, in the buffer that the meta store has. They take no lock: each kind's entries are an
-//! immutable map that a change replaces. Changes exclude each other, and block: they are made off the cores' runtimes.
+//! immutable map that a change replaces by another, which shares what is as it was. Changes exclude each other, and block: they are made off the cores' runtimes.
 //!
 //! A new kind is a message that implements [`Resource`] and a line in [`KINDS`]. An entry of a kind that is not there
 //! stops the start, with its name: a server that ignored it would promise less than the one that wrote it.
@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use prost::Message;
+use rpds::RedBlackTreeMapSync;
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_engine::manifest::{MetaChange, MetaExpect, MetaStore};
 use tokio::sync::watch;
@@ -116,7 +117,7 @@ impl Entry {
 /// The resources of a kind, by full name. Changed by its own functions only, which keep the sum.
 #[derive(Clone, Default)]
 struct Entries {
-    by_name: BTreeMap<String, Entry>,
+    by_name: RedBlackTreeMapSync<String, Entry>,
     /// Of all messages and their names.
     bytes: usize,
 }
@@ -125,18 +126,19 @@ impl Entries {
     fn insert(&mut self, name: String, entry: Entry) {
         self.remove(&name);
         self.bytes += name.len() + entry.bytes;
-        self.by_name.insert(name, entry);
+        self.by_name.insert_mut(name, entry);
     }
 
     fn remove(&mut self, name: &str) {
-        if let Some(entry) = self.by_name.remove(name) {
+        if let Some(entry) = self.by_name.get(name) {
             self.bytes -= name.len() + entry.bytes;
+            self.by_name.remove_mut(name);
         }
     }
 }
 
 impl Deref for Entries {
-    type Target = BTreeMap<String, Entry>;
+    type Target = RedBlackTreeMapSync<String, Entry>;
 
     fn deref(&self) -> &Self::Target {
         &self.by_name
