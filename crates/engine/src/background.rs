@@ -1,4 +1,4 @@
-//! Background threads: one that flushes, some that compact, one that collects garbage where changes are kept, one that keeps
+//! Background threads: one that flushes, some that flush what is small beside it, some that compact, one that collects garbage where changes are kept, one that keeps
 //! house (frees log segments, removes files, bounds memory). A bell wakes them; none of them polls faster
 //! than its interval. What compacts gives way where processors are short: reads and writes then wait for one another and not
 //! for a compaction, which may take seconds, and falls behind by less than its share suggests, since a writer that is refused
@@ -26,8 +26,45 @@ const LENT_BYTES_MAX: u64 = 2 << 30;
 /// each some milliseconds; with fewer, thousands of tablets would be looked at for next to no work.
 pub(crate) const FLUSHES_PER_ROUND: usize = 64;
 
+/// Threads that flush small memtables, beside the one that flushes any. A flush of a small one is three syncs, one after the other, and little else:
+/// with thousands of tablets that are written evenly one thread spends its time waiting for the disk. More share ever fewer syncs.
+const SMALL_FLUSH_THREADS: usize = 3;
+
+/// Bytes of a small memtable, at most: what its flush holds beside it, two buffers for the most part, is within what a flush of any size may take, which
+/// reads nothing ahead.
+pub(crate) const SMALL_FLUSH_BYTES: u64 = 512 << 10;
+
+/// A look at all tablets that takes less leaves nothing to be spared: some hundred of them.
+const LOOK_MICROS: u64 = 1_000;
+
+/// How often as long as a look that found nothing the next one waits: of thousands of tablets, each of a thousand flushes a second would have all threads look
+/// at all of them.
+const REST_LOOKS: u64 = 9;
+
+/// How long a thread leaves the bell alone at most after it has found nothing: what it would do is not that urgent.
+const REST_MAX: Duration = Duration::from_millis(100);
+
+/// The same for those that bound memory and flush: so much is soon written.
+const URGENT_REST_MAX: Duration = Duration::from_millis(10);
+
+/// When to work again: not before `rest`, whoever rings, and after `next` though nobody does.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Wait {
+    next: Option<Duration>,
+    rest: Duration,
+}
+
+impl Wait {
+    /// After a look at all tablets that began then (monotonic micros).
+    fn after_look(engine: &Engine, begun_micros: u64, rest_max: Duration) -> Self {
+        let took = engine.core().env.clock.monotonic_micros().saturating_sub(begun_micros);
+        let rest = if took < LOOK_MICROS { 0 } else { took.saturating_mul(REST_LOOKS) };
+        Self { next: None, rest: Duration::from_micros(rest).min(rest_max) }
+    }
+}
+
 /// Does what a thread is there for, and says when there will be more, where it knows.
-pub(crate) type Work = fn(&Engine) -> Option<Duration>;
+pub(crate) type Work = fn(&Engine) -> Wait;
 
 /// Starts the threads of an engine.
 pub(crate) fn start(engine: &Arc<Engine>) -> Result<Vec<Box<dyn JoinHandle>>> {
@@ -39,6 +76,9 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Result<Vec<Box<dyn JoinHandle>>> {
         Box::new(move || run(&engine, &bell, work))
     };
     threads.push(spawner.spawn("tepui-flush", of(flush))?);
+    for _ in 0..SMALL_FLUSH_THREADS {
+        threads.push(spawner.spawn("tepui-flush", of(flush_small))?);
+    }
     for _ in 0..engine.core().options.compaction_threads.max(1) {
         threads.push(spawner.spawn_yielding("tepui-compact", of(compact))?);
     }
@@ -95,10 +135,14 @@ pub(crate) fn run(engine: &Weak<Engine>, bell: &Bell, work: Work) {
             return;
         }
         let on_panic = OnPanic(engine.core());
-        let more = work(&engine);
+        let Wait { next, rest } = work(&engine);
         drop(on_panic);
         drop(engine);
-        bell.wait(seen, more.map_or(IDLE_WAIT, |more| more.min(IDLE_WAIT)));
+        if !rest.is_zero() {
+            // Through whatever rings.
+            bell.wait(u64::MAX, rest);
+        }
+        bell.wait(seen, next.map_or(IDLE_WAIT, |next| next.min(IDLE_WAIT)));
     }
 }
 
@@ -115,18 +159,30 @@ impl Drop for OnPanic<'_> {
 }
 
 /// Flushes the waiting memtables of all tablets, some in each round.
-fn flush(engine: &Engine) -> Option<Duration> {
+fn flush(engine: &Engine) -> Wait {
     // After an error the engine is read-only and has said why.
-    while flush_round(engine).is_ok_and(|flushed| flushed > 0) && !engine.core().stopping() {}
-    None
+    let goes_on = |engine| flush_round(engine, u64::MAX).is_ok_and(|flushed| flushed > 0);
+    while goes_on(engine) && !engine.core().stopping() {}
+    Wait::default()
 }
 
-/// Flushes a memtable of each tablet that has one waiting, of [`FLUSHES_PER_ROUND`] at most, in this [order](flush_order). How
-/// many were flushed.
-pub(crate) fn flush_round(engine: &Engine) -> Result<usize> {
+/// The same of small memtables.
+fn flush_small(engine: &Engine) -> Wait {
+    loop {
+        let begun = engine.core().env.clock.monotonic_micros();
+        let has_flushed = flush_round(engine, SMALL_FLUSH_BYTES).is_ok_and(|flushed| flushed > 0);
+        if !has_flushed || engine.core().stopping() {
+            return Wait::after_look(engine, begun, URGENT_REST_MAX);
+        }
+    }
+}
+
+/// Flushes a memtable of each tablet that has one waiting, unless it has more bytes than these or another thread flushes one of the tablet, of
+/// [`FLUSHES_PER_ROUND`] at most, in this [order](flush_order). How many were flushed.
+pub(crate) fn flush_round(engine: &Engine, bytes_max: u64) -> Result<usize> {
     let mut flushed = 0;
     for tablet in flush_order(engine.tablets()) {
-        flushed += usize::from(tablet.flush_when_due()?);
+        flushed += usize::from(tablet.flush_when_due(bytes_max)?);
         if flushed == FLUSHES_PER_ROUND || engine.core().stopping() {
             break;
         }
@@ -148,8 +204,9 @@ pub(crate) fn flush_order(mut tablets: Vec<Arc<Tablet>>) -> Vec<Arc<Tablet>> {
 
 /// Lets files go that have expired as a whole, which costs an edit; lends a hand with compactions that run, unless a level 0 is
 /// due; compacts the most urgent tablet until none is over its shape, then collects garbage by compactions.
-pub(crate) fn compact(engine: &Engine) -> Option<Duration> {
+pub(crate) fn compact(engine: &Engine) -> Wait {
     while engine.core().check_writable().is_ok() {
+        let begun = engine.core().env.clock.monotonic_micros();
         let tablets = engine.tablets();
         let offers = &engine.core().offers;
         let level_zero =
@@ -163,10 +220,10 @@ pub(crate) fn compact(engine: &Engine) -> Option<Duration> {
         match first.or_else(|| claim_next(engine.core(), &tablets)) {
             // A failure is logged by the claim, and its files are left alone for a while.
             Some(claim) => drop(claim.run()),
-            None => return None,
+            None => return Wait::after_look(engine, begun, REST_MAX),
         }
     }
-    None
+    Wait::default()
 }
 
 /// The tablets with a compaction by shape that is due, the most urgent first.
@@ -236,14 +293,15 @@ fn in_turn(
 
 /// Collects garbage where changes are kept. Not by those who compact: it takes the locks of rows, and a thread that gives way
 /// would have their writers wait for its turn.
-fn collect(engine: &Engine) -> Option<Duration> {
+fn collect(engine: &Engine) -> Wait {
     while !engine.core().stopping() {
+        let begun = engine.core().env.clock.monotonic_micros();
         match claim_to_look(&engine.tablets()) {
             Some(look) => drop(look.run()),
-            None => return None,
+            None => return Wait::after_look(engine, begun, REST_MAX),
         }
     }
-    None
+    Wait::default()
 }
 
 /// The next piece of garbage collection where changes are kept: of the tablet that has waited longest.
@@ -255,8 +313,13 @@ fn claim_to_look(tablets: &[Arc<Tablet>]) -> Option<Look> {
 }
 
 /// Keeps house, and removes files at the pace that the disk's space asks for.
-pub(crate) fn keep_house(engine: &Engine) -> Option<Duration> {
-    keep_house_at(engine, engine.core().removal_pace())
+pub(crate) fn keep_house(engine: &Engine) -> Wait {
+    let begun = engine.core().env.clock.monotonic_micros();
+    let next = keep_house_at(engine, engine.core().removal_pace());
+    if next == Some(Duration::ZERO) {
+        return Wait { next, ..Wait::default() };
+    }
+    Wait { next, ..Wait::after_look(engine, begun, URGENT_REST_MAX) }
 }
 
 /// Keeps house, and removes files at this pace; 0 for none.

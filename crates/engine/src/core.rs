@@ -1,8 +1,8 @@
 //! What all tablets of an engine share: the seams, the commit pipeline, the open SSTs, the engine's
 //! health, and the bell that wakes background work.
 
-use std::collections::{BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
+use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use crate::compaction::parts::Offers;
 use crate::compaction::space::Space;
 use crate::db::Engine;
 use crate::db::{Health, HeldBy};
+use crate::dir_syncs::DirSyncs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Env, FileLock, Removed};
 use crate::layout::Layout;
@@ -62,7 +63,7 @@ pub(crate) struct Core {
     pub(crate) has_reclaimed: AtomicBool,
     /// The last compaction that nobody waited for was one that reads had paid for.
     pub(crate) has_merged_for_reads: AtomicBool,
-    /// Flushes and parts of compactions that threads are in the middle of; a thread that is lent is in two.
+    /// Flushes, but for small ones, and parts of compactions that threads are in the middle of; a thread that is lent is in two.
     pub(crate) merges: AtomicU64,
     pace: Pace,
     /// Of all tablets, whatever still holds them.
@@ -85,8 +86,7 @@ pub(crate) struct Core {
     pub(crate) unremoved: Mutex<HashMap<u64, u64>>,
     stopping: AtomicBool,
     failure: Mutex<Option<Error>>,
-    /// Directories of which a sync has failed.
-    unsafe_dirs: Mutex<BTreeSet<PathBuf>>,
+    dir_syncs: DirSyncs,
     /// By what cells and changes expire.
     pub(crate) wall_clock: WallClock,
     /// Whether the directory is let go. Who changes names in it reads it meanwhile; see [`Core::in_dir`].
@@ -186,7 +186,7 @@ impl Core {
             unremoved: Mutex::default(),
             stopping: AtomicBool::new(false),
             failure: Mutex::new(None),
-            unsafe_dirs: Mutex::default(),
+            dir_syncs: DirSyncs::default(),
             wall_clock,
             is_let_go: RwLock::new(false),
             lock: Mutex::default(),
@@ -296,24 +296,20 @@ impl Core {
     /// read-only, unless the directory could not be opened for want of a descriptor or memory. A second sync would succeed and prove nothing, of nobody's names in that directory: it is
     /// refused, to jobs that were under way too.
     pub(crate) fn sync_dir(&self, dir: &Path) -> Result<()> {
-        // Locked over the sync, so that no other comes between a failed one and the note of it.
-        let mut unsafe_dirs = self.unsafe_dirs.lock().unwrap_or_else(PoisonError::into_inner);
-        if unsafe_dirs.contains(dir) {
-            let text = format!("{}: a sync has failed, and another proves nothing", dir.display());
-            return Err(Error::new(ErrorKind::ReadOnly, text));
-        }
-        self.env.files.sync_dir(dir).inspect_err(|error| {
-            if error.kind() != ErrorKind::Exhausted {
-                unsafe_dirs.insert(dir.to_owned());
-                self.fail(error);
-            }
-        })
+        let may_pass = |error: &Error| error.kind() == ErrorKind::Exhausted;
+        let sync = || {
+            self.env.files.sync_dir(dir).inspect_err(|error| {
+                if !may_pass(error) {
+                    self.fail(error);
+                }
+            })
+        };
+        self.dir_syncs.sync(dir, sync, may_pass)
     }
 
     /// After a sync of a directory that failed elsewhere: no other of it proves anything.
     pub(crate) fn distrust(&self, dir: &Path) {
-        let mut unsafe_dirs = self.unsafe_dirs.lock().unwrap_or_else(PoisonError::into_inner);
-        unsafe_dirs.insert(dir.to_owned());
+        self.dir_syncs.distrust(dir);
     }
 
     /// Gives the space of a file back whose name was removed from a directory. Where the directory cannot be synced, which makes the

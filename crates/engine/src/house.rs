@@ -19,6 +19,9 @@ impl Engine {
     pub(crate) fn bound_memory(&self) {
         let core = self.core();
         core.looking_at_memory();
+        if core.memtables.bytes() <= core.options.flush_from_bytes() {
+            return;
+        }
         let tablets = self.tablets();
         let mut sizes: Vec<_> =
             tablets.iter().map(|t| (t.active_bytes(), t.waiting_bytes(), t)).collect();

@@ -112,6 +112,7 @@ pub mod compaction;
 mod core;
 pub mod cursor;
 pub mod db;
+mod dir_syncs;
 pub mod error;
 pub mod figures;
 pub mod fuzzing;

@@ -1,8 +1,9 @@
 //! Flushing: waiting memtables become one L0 SST.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 
+use crate::background::SMALL_FLUSH_BYTES;
 use crate::cell::{RowRange, Seq};
 use crate::compaction::cuts::CutRule;
 use crate::compaction::job::{self, JobContext, JobOutput};
@@ -50,10 +51,10 @@ pub(super) struct Retry {
 const MORE_ROOM_BYTES: u64 = 1 << 20;
 
 /// While this lives, a thread is in the middle of a merge and has its buffers.
-struct Merging<'a>(&'a Core);
+pub(super) struct Merging<'a>(&'a Core);
 
 impl<'a> Merging<'a> {
-    fn begin(core: &'a Core) -> Self {
+    pub(super) fn begin(core: &'a Core) -> Self {
         core.merges.fetch_add(1, Ordering::Relaxed);
         Self(core)
     }
@@ -142,7 +143,7 @@ impl Tablet {
     /// no longer be given back; but for one that may pass (no room on the disk, too many open files, new files that do not read
     /// back), after which the memtable waits on and nothing is left of the flush.
     pub(crate) fn flush_waiting(&self) -> Result<()> {
-        while self.flush_one()? {}
+        while self.flush_one(&mut self.lock_flushing())? {}
         Ok(())
     }
 
@@ -150,17 +151,22 @@ impl Tablet {
         self.flushing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same for one memtable, in the background: what failed and may pass is left alone for a while. Whether one was
-    /// flushed.
-    pub(crate) fn flush_when_due(&self) -> Result<bool> {
-        let is_early = {
-            let retry = self.lock_flushing();
-            self.core.env.clock.monotonic_micros() < retry.at_micros && !self.has_more_room(&retry)
+    /// The same for one memtable of so many bytes at most, in the background: what failed and may pass is left alone for a while, and what another
+    /// thread flushes altogether. Whether one was flushed.
+    pub(crate) fn flush_when_due(&self, bytes_max: u64) -> Result<bool> {
+        let mut retry = match self.flushing.try_lock() {
+            Ok(retry) => retry,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(false),
         };
-        if is_early || self.waits_with_log() {
+        let is_early =
+            self.core.env.clock.monotonic_micros() < retry.at_micros && !self.has_more_room(&retry);
+        let is_larger =
+            || self.view.load().waiting.first().is_some_and(|it| it.held_bytes() > bytes_max);
+        if is_early || is_larger() || self.waits_with_log() {
             return Ok(false);
         }
-        match self.flush_one() {
+        match self.flush_one(&mut retry) {
             Err(_) if self.core.check_healthy().is_ok() => Ok(false),
             result => result,
         }
@@ -188,14 +194,13 @@ impl Tablet {
     }
 
     /// Flushes the oldest memtable that waits; false where there is none.
-    fn flush_one(&self) -> Result<bool> {
-        let mut retry = self.lock_flushing();
+    fn flush_one(&self, retry: &mut Retry) -> Result<bool> {
         if !self.has_waiting() || self.is_dropped() {
             return Ok(false);
         }
         self.core.check_healthy()?;
         let unread = retry.unread;
-        let result = self.flush_oldest(&mut retry);
+        let result = self.flush_oldest(retry);
         self.core.room.notify_waiters();
         match result {
             Ok(()) => {
@@ -208,7 +213,7 @@ impl Tablet {
             Err(error) => {
                 let is_unread = retry.unread > unread && retry.unread < UNREAD_MAX;
                 if is_unread || self.may_pass(&error) {
-                    self.flush_again(&mut retry, &error);
+                    self.flush_again(retry, &error);
                 } else {
                     self.core.fail(&error);
                 }
@@ -279,7 +284,10 @@ impl Tablet {
         let values = ValueInputs::none();
         let context = JobContext { pace: &pace, ..self.job_context(&values) };
         let cuts = CutRule::new(&version, &self.core.options, view.shape.style, 0);
+        let is_small = memtable.held_bytes() <= SMALL_FLUSH_BYTES;
+        let merging = (!is_small).then(|| Merging::begin(&self.core));
         let output = self.run_job(&context, cursors, spec, 0, &cuts)?;
+        drop(merging);
         self.count_values(&output.values);
         let written: u64 = output.files.iter().map(|f| f.bytes).sum();
         EngineMetrics::add(&self.core.metrics.flush_bytes, written);
@@ -322,9 +330,7 @@ impl Tablet {
         output_level: u8,
         cuts: &CutRule,
     ) -> Result<JobOutput> {
-        let merging = Merging::begin(&self.core);
         let output = job::run(context, cursors, spec, output_level, cuts)?;
-        drop(merging);
         let has_ssts = !output.files.is_empty();
         let has_values = !output.values.files.is_empty();
         let layout = &self.core.layout;

@@ -24,6 +24,7 @@ use crate::sst::{WINDOWS_BYTES, window_bytes};
 use crate::values::value_windows_bytes;
 
 use super::Tablet;
+use super::flush::Merging;
 use super::view::{OpenFiles, open_file};
 
 /// How often a thread in the middle of a compaction looks for one that is more urgent, in microseconds. A flush takes longer, and
@@ -84,7 +85,9 @@ impl Merge {
         let context =
             JobContext { stop: &stop, pace: &pace, ..self.tablet.job_context(&self.values) };
         let (spec, level) = (self.spec.clone(), self.pick.output_level);
+        let merging = Merging::begin(core);
         let made = self.tablet.run_job(&context, cursors, spec, level, &self.cuts);
+        drop(merging);
         made.map_err(|stopped| no_room.take().unwrap_or(stopped))
     }
 

@@ -617,7 +617,7 @@ fn a_panic_of_a_background_thread_makes_the_engine_read_only() {
     let rig = rig();
     let weak = Arc::downgrade(&rig.engine);
     let bell = Arc::clone(&rig.tablet.core.bell);
-    let work = |_: &Engine| -> Option<std::time::Duration> { panic!("as a test") };
+    let work = |_: &Engine| -> crate::background::Wait { panic!("as a test") };
     let thread = crate::io::Spawner::spawn(
         &ThreadSpawner,
         "panics",

@@ -149,7 +149,10 @@ fn what_is_large_or_has_waited_longest_is_flushed_before_thousands_of_small_memt
         tablet.rotate_now();
     }
     assert!(Arc::ptr_eq(&order()[0], &tablets[99]), "written first");
-    assert_eq!(background::flush_round(&rig.engine).unwrap(), background::FLUSHES_PER_ROUND);
+    assert_eq!(
+        background::flush_round(&rig.engine, u64::MAX).unwrap(),
+        background::FLUSHES_PER_ROUND
+    );
     let left = order();
     assert_eq!(left.len(), 100 - background::FLUSHES_PER_ROUND);
     // It has become large after the others were sent.
@@ -158,8 +161,29 @@ fn what_is_large_or_has_waited_longest_is_flushed_before_thousands_of_small_memt
     let now = order();
     assert_eq!(now.len(), left.len() + 1);
     assert!(Arc::ptr_eq(&now[1], &tablets[99]));
-    while background::flush_round(&rig.engine).unwrap() > 0 {}
+    while background::flush_round(&rig.engine, u64::MAX).unwrap() > 0 {}
     assert!(order().is_empty());
+}
+
+#[test]
+fn threads_for_small_memtables_leave_large_ones_and_what_is_being_flushed_to_others() {
+    let (rig, tablets) = rig_of_small_memory(3);
+    let [large, small, taken] = tablets.as_slice() else { panic!("three") };
+    while large.active_bytes() <= background::SMALL_FLUSH_BYTES {
+        fill(large);
+    }
+    for tablet in &tablets {
+        block_on(tablet.apply(batch("a", &["a"]))).unwrap();
+        tablet.rotate_now();
+    }
+    let is_taken = taken.flushing.lock().unwrap();
+    let small_ones = || background::flush_round(&rig.engine, background::SMALL_FLUSH_BYTES);
+    assert_eq!(small_ones().unwrap(), 1);
+    drop(is_taken);
+    let waits = [large, small, taken].map(|tablet| tablet.has_waiting());
+    assert_eq!(waits, [true, false, true]);
+    assert_eq!(small_ones().unwrap(), 1);
+    assert_eq!(background::flush_round(&rig.engine, u64::MAX).unwrap(), 1);
 }
 
 /// Writes a row of one value of so many bytes.
