@@ -84,6 +84,18 @@ impl Selection {
         families: &FamilyNames,
         view: Option<&AuthorizedView>,
     ) -> Result<Self> {
+        Self::compiled(source, families, view, |filter, within| match filter {
+            Some(filter) => filter.projection(families.iter().collect(), within),
+            None => everything(within.map(<[_]>::to_vec)),
+        })
+    }
+
+    fn compiled(
+        source: FilterSource<'_>,
+        families: &FamilyNames,
+        view: Option<&AuthorizedView>,
+        project: impl FnOnce(Option<&Filter>, Option<&[FamilyProjection]>) -> Projection,
+    ) -> Result<Self> {
         let filter = match source {
             FilterSource::Message(filter) => filter.map(Filter::compile).transpose()?,
             FilterSource::Encoded(filter) => filter.map(Filter::decode).transpose()?,
@@ -92,10 +104,7 @@ impl Selection {
             view.check_filter(filter)?;
         }
         let within = view.map(|view| view.columns(families));
-        let projection = match &filter {
-            Some(filter) => filter.projection(families.iter().collect(), within.as_deref()),
-            None => everything(within.clone()),
-        };
+        let projection = project(filter.as_ref(), within.as_deref());
         Ok(Self { filter, within, projection, needed: None })
     }
 
@@ -104,22 +113,21 @@ impl Selection {
         Self { filter: None, within: None, projection: everything(None), needed: None }
     }
 
-    /// Compiles the filter of a predicate, of which only matters whether any cell passes; without
-    /// one, whether the row has any cell. Values that are not compared are not asked for: they may be megabytes, and on disk.
+    /// Compiles the filter of a predicate, of which only matters whether any cell passes; without one, whether the row has any cell. Where
+    /// one cell tells, no more are asked for: a row may have a hundred thousand, and is locked meanwhile. Nor are values that are not
+    /// compared: they may be megabytes, and on disk.
     pub fn of_predicate(
         source: FilterSource<'_>,
         families: &FamilyNames,
         view: Option<&AuthorizedView>,
     ) -> Result<Self> {
-        let mut selection = Self::of_read(source, families, view)?;
-        match &selection.filter {
+        Self::compiled(source, families, view, |filter, within| match filter {
+            Some(filter) => filter.predicate_projection(families.iter().collect(), within),
             None => {
-                selection.projection.cells_per_row_max = 1;
-                selection.projection.values = false;
+                let all = everything(within.map(<[_]>::to_vec));
+                Projection { cells_per_row_max: 1, values: false, ..all }
             }
-            Some(filter) => selection.projection.values &= filter.compares_values(),
-        }
-        Ok(selection)
+        })
     }
 
     /// Asks the engine for every cell of the rows that are read, also for those that the filter is known

@@ -1122,6 +1122,40 @@ async fn a_predicate_fetches_values_only_where_it_compares_them() {
 }
 
 #[tokio::test]
+async fn a_predicate_that_one_cell_meets_reads_little_of_a_wide_row() {
+    use v2::row_filter::Filter;
+    let device = Device::default();
+    let fixture = Fixture::over(Arc::new(device.clone()), Arc::new(device.clone()), &[]);
+    let cell = |i: usize| {
+        let value = incompressible(&i.to_string(), 64);
+        set("f", &format!("{i:05}"), 1_000, value)
+    };
+    fixture.mutate("r", (0..20_000).map(cell).collect()).await;
+    fixture.flush().await;
+    let filter = |filter| Some(v2::RowFilter { filter: Some(filter) });
+    let range = v2::ColumnRange { family_name: "f".into(), ..v2::ColumnRange::default() };
+    let since = v2::TimestampRange { start_timestamp_micros: 1_000, end_timestamp_micros: 0 };
+    for (predicate, reads_all) in [
+        (None, false),
+        (filter(Filter::PassAllFilter(true)), false),
+        (family_filter("f"), false),
+        (filter(Filter::ColumnRangeFilter(range)), false),
+        (filter(Filter::TimestampRangeFilter(since)), false),
+        (filter(Filter::CellsPerColumnLimitFilter(1)), false),
+        // The last, since it leaves all of the row in the cache.
+        (filter(Filter::ValueRegexFilter(br"\C+".as_slice().into())), true),
+    ] {
+        device.reset();
+        let request = check("r", predicate.clone(), vec![], vec![delete_row()]);
+        let done = fixture.table.check_and_mutate_row(&request).await.unwrap();
+        assert!(done.predicate_matched, "{predicate:?}");
+        let bytes = device.all_bytes();
+        let expected = if reads_all { 1 << 20..4 << 20 } else { 0..256 << 10 };
+        assert!(expected.contains(&bytes), "{predicate:?}: {bytes} bytes");
+    }
+}
+
+#[tokio::test]
 async fn of_many_who_create_a_row_if_it_is_absent_one_does() {
     let fixture = Fixture::new(&[]);
     let requests: Vec<_> = (0..64)

@@ -30,6 +30,7 @@ use tepui_engine::read::{FamilyProjection, Projection};
 use crate::error::{Error, Result};
 use crate::regex::Kept;
 use node::{Node, Reach, Work};
+use project::Wanted;
 
 pub use compile::{FILTER_BYTES_MAX, FILTER_DEPTH_MAX, LABEL_CHARS_MAX};
 pub use wire::WithFilter;
@@ -377,17 +378,23 @@ impl Filter {
         families: Vec<(FamilyId, &str)>,
         within: Option<&[FamilyProjection]>,
     ) -> Projection {
-        project::projection(&self.root, families, within, project::RANGES_MAX)
+        project::projection(&self.root, families, within, (Wanted::Output, project::RANGES_MAX))
+    }
+
+    /// The same where all that matters is whether anything passes, which it does of a row if it does of the projected row.
+    pub(crate) fn predicate_projection(
+        &self,
+        families: Vec<(FamilyId, &str)>,
+        within: Option<&[FamilyProjection]>,
+    ) -> Projection {
+        let limits = (Wanted::Emptiness, project::RANGES_MAX);
+        let projection = project::projection(&self.root, families, within, limits);
+        Projection { values: projection.values && self.root.compares_values(), ..projection }
     }
 
     /// Whether it asks anywhere, by a pattern or a range of columns, for families none of which is among these.
     pub(crate) fn asks_beyond(&self, families: &[&str]) -> bool {
         self.root.asks_beyond(families, &mut { VIEW_STEPS_MAX })
-    }
-
-    /// Whether it compares values with anything. Which cells pass another filter does not depend on their values.
-    pub(crate) fn compares_values(&self) -> bool {
-        self.root.compares_values()
     }
 
     /// The ranges outside of which no row can have an output: sorted and disjoint. `None` when the

@@ -20,6 +20,9 @@
 //! * offset and limit become `cells_per_row_max` only while the need is exactly what flows;
 //! * after a limit or offset, an interleave, a condition or a sink, the rest of the chain is not looked at.
 //!
+//! Of a predicate only matters whether anything passes. Where the need of a chain is exactly what flows out of it, and that is
+//! no row's rest behind an offset, its first cell tells, as would any other.
+//!
 //! Everything is a need of any filter. So where working out a narrower one takes too long ([`RANGES_MAX`]), what is left of
 //! the filter needs everything.
 
@@ -45,13 +48,22 @@ pub(super) const RANGES_MAX: usize = 1 << 18;
 /// Steps of a pattern, one for the name of a family at least, in the time in which a range is gone through, roughly.
 const STEPS_A_RANGE: u64 = 4;
 
+/// What is wanted of what a filter lets through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// All of it.
+    Output,
+    /// Whether there is any.
+    Emptiness,
+}
+
 /// The projection for a whole filter, on rows that have no more than the columns `within`; `None` means all. It goes through no
 /// more than `ranges_max` ranges.
 pub(super) fn projection(
     root: &Node,
     mut families: Vec<(FamilyId, &str)>,
     within: Option<&[FamilyProjection]>,
-    ranges_max: usize,
+    (wanted, ranges_max): (Wanted, usize),
 ) -> Projection {
     // Projections name families by ascending id, whatever order the caller has.
     families.sort_unstable();
@@ -59,7 +71,7 @@ pub(super) fn projection(
     let columns = within.map(|within| within.iter().map(Column::of).collect());
     let ranges_left = Cell::new(ranges_max);
     let scope = Scope { families: &families, ranges_left: &ranges_left };
-    let need = fold(root, &scope, Need { columns, ..Need::ALL });
+    let need = fold(root, &scope, Need { columns, ..Need::ALL }, wanted);
     let families = need.columns.map(|columns| {
         columns
             .into_iter()
@@ -158,6 +170,12 @@ fn ranges_of(columns: &Columns) -> usize {
     columns.iter().flatten().map(|column| column.qualifiers.len()).sum()
 }
 
+/// Whether each of them is named.
+fn names_columns(columns: &Columns) -> bool {
+    let is_named = |column: &Column| column.qualifiers.iter().all(ByteRange::is_point);
+    columns.as_ref().is_some_and(|columns| columns.iter().all(is_named))
+}
+
 /// What a projection is worked out for.
 struct Scope<'a> {
     /// By ascending id.
@@ -177,7 +195,11 @@ impl Scope<'_> {
     /// The need of a filter.
     fn need(&self, node: &Node) -> Need {
         // Nothing would come of it.
-        if self.ranges_left.get() == 0 { Need::ALL } else { fold(node, self, Need::ALL) }
+        if self.ranges_left.get() == 0 {
+            Need::ALL
+        } else {
+            fold(node, self, Need::ALL, Wanted::Output)
+        }
     }
 
     /// A need that covers those of all these filters. Neighbours are covered first, then pairs of them, and so on: from the left, the
@@ -256,12 +278,11 @@ impl Need {
 }
 
 /// The need of a filter of cells that have exactly the columns of `input`, which is all else.
-fn fold(node: &Node, scope: &Scope<'_>, input: Need) -> Need {
+fn fold(node: &Node, scope: &Scope<'_>, input: Need, wanted: Wanted) -> Need {
     let mut fold = Fold::new(scope, input);
-    for step in node.steps() {
-        if fold.step(step) == Next::Stop {
-            break;
-        }
+    let stopped = node.steps().iter().any(|step| fold.step(step) == Next::Stop);
+    if !stopped && wanted == Wanted::Emptiness {
+        fold.keep_any();
     }
     if fold.need.is_nothing() { Need::nothing() } else { fold.need }
 }
@@ -371,6 +392,18 @@ impl<'a> Fold<'a> {
             _ => return Next::Stop,
         }
         Next::Go
+    }
+
+    /// Keeps of a chain that was folded to its end what tells whether anything comes out of it.
+    fn keep_any(&mut self) {
+        if !self.exact() || self.offset.is_some() {
+            return;
+        }
+        self.need.versions = 1;
+        // One cell would do. But the newest of each column, where each is named, is sought in no older place than it has to be.
+        if !names_columns(&self.need.columns) {
+            self.need.row_cells = 1;
+        }
     }
 
     /// Takes in what covers the needs of filters that the chain so far flows into.

@@ -25,6 +25,11 @@ impl ByteRange {
         Self { start: Bound::Included(bytes.clone()), end: Bound::Included(bytes) }
     }
 
+    /// Whether it is no more than one byte string.
+    pub(crate) fn is_point(&self) -> bool {
+        matches!((&self.start, &self.end), (Bound::Included(start), Bound::Included(end)) if start == end)
+    }
+
     /// The byte strings that start with `prefix`.
     pub(crate) fn prefix(prefix: &[u8]) -> Self {
         let RowRange { start, end } = RowRange::prefix(prefix);

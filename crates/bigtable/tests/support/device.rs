@@ -24,6 +24,7 @@ pub struct Device {
 struct Seen {
     under_way_bytes: AtomicUsize,
     most_bytes: AtomicUsize,
+    all_bytes: AtomicUsize,
     rounds: AtomicUsize,
 }
 
@@ -31,6 +32,11 @@ impl Device {
     /// The most bytes that were asked for at once.
     pub fn most_bytes(&self) -> usize {
         self.seen.most_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The bytes that were asked for in all.
+    pub fn all_bytes(&self) -> usize {
+        self.seen.all_bytes.load(Ordering::Relaxed)
     }
 
     /// How often it was asked while it had nothing to do.
@@ -41,6 +47,7 @@ impl Device {
     /// Forgets what it saw.
     pub fn reset(&self) {
         self.seen.most_bytes.store(0, Ordering::Relaxed);
+        self.seen.all_bytes.store(0, Ordering::Relaxed);
         self.seen.rounds.store(0, Ordering::Relaxed);
     }
 }
@@ -51,6 +58,7 @@ impl IoEngine for Device {
         let bytes: usize = requests.iter().map(|request| request.len).sum();
         let before = seen.under_way_bytes.fetch_add(bytes, Ordering::Relaxed);
         seen.most_bytes.fetch_max(before + bytes, Ordering::Relaxed);
+        seen.all_bytes.fetch_add(bytes, Ordering::Relaxed);
         seen.rounds.fetch_add(usize::from(before == 0), Ordering::Relaxed);
         Box::pin(async move {
             tokio::task::yield_now().await;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tepui_engine::cell::{RowRange, TIMESTAMP_MAX, TimestampRange};
 use tepui_engine::read::{FamilyProjection, Projection, QualifierRange};
 
-use super::super::project;
+use super::super::project::{self, Wanted};
 use super::*;
 
 /// What an engine returns under a projection, written from the projection's documentation.
@@ -73,7 +73,7 @@ proptest! {
         // Nor from one of a projection that was given up on the way.
         for projection in [
             compiled.projection(FAMILIES.to_vec(), None),
-            project::projection(&compiled.root, FAMILIES.to_vec(), None, ranges_max),
+            project::projection(&compiled.root, FAMILIES.to_vec(), None, (Wanted::Output, ranges_max)),
         ] {
             let projected = projected(&row, &projection);
             let found = compiled.apply(projected.clone(), &names(), &Fixed(0)).unwrap();
@@ -109,13 +109,39 @@ proptest! {
         let expected = compiled.apply(visible, &names(), &Fixed(0)).unwrap();
         for projection in [
             compiled.projection(FAMILIES.to_vec(), Some(&within)),
-            project::projection(&compiled.root, FAMILIES.to_vec(), Some(&within), ranges_max),
+            project::projection(&compiled.root, FAMILIES.to_vec(), Some(&within), (Wanted::Output, ranges_max)),
         ] {
             let projected = projected(&row, &projection);
             prop_assert!(projected.cells.iter().all(is_within), "{:?} {:?}", filter, projection);
             let found = compiled.apply(projected, &names(), &Fixed(0)).unwrap();
             prop_assert_eq!(written(&found), written(&expected), "{:?} {:?}", filter, projection);
         }
+    }
+
+    #[test]
+    fn a_predicate_passes_of_its_projected_row_whenever_it_passes_of_the_row(
+        (filter, compiled) in super::model::filters(),
+        row in super::model::rows(),
+        more in prop::collection::vec(any::<bool>(), 16),
+        draw in any::<bool>(),
+    ) {
+        let rng = Fixed(if draw { 0 } else { 1 << 63 });
+        let passes = |row| !compiled.apply(row, &names(), &rng).unwrap().is_empty();
+        let projection = compiled.predicate_projection(FAMILIES.to_vec(), None);
+        let mut projected = projected(&row, &projection);
+        let between = row.cells.iter().zip(&more).filter(|(cell, more)| {
+            **more || projected.cells.contains(cell)
+        });
+        let cells = between.map(|(cell, _)| cell.clone()).collect();
+        let mut between = Row { key: row.key.clone(), cells };
+        for cell in projected.cells.iter_mut().chain(&mut between.cells) {
+            if !projection.values {
+                cell.value = Bytes::new();
+            }
+        }
+        let whole = passes(row);
+        prop_assert_eq!(passes(projected), whole, "{:?} {:?}", filter, projection);
+        prop_assert_eq!(passes(between), whole, "{:?} {:?}", filter, projection);
     }
 
     #[test]
@@ -274,6 +300,50 @@ fn what_clients_ask_for_most_is_pushed_down() {
             want,
             "{filter:?}"
         );
+    }
+}
+
+#[test]
+fn of_a_predicate_one_cell_is_read_where_it_tells() {
+    let read = |filter: &RowFilter| {
+        let filter = compile(filter).unwrap();
+        Projection { values: true, ..filter.predicate_projection(FAMILIES.to_vec(), None) }
+    };
+    let one = |projection| Projection { versions_max: 1, cells_per_row_max: 1, ..projection };
+    for (filter, of) in [
+        (pass(), Projection::all()),
+        (family("f"), only(&[(1, &[])])),
+        (columns("g", "[a", "c)"), only(&[(3, &[half_open("a", "c")])])),
+        (times(1000, 2000), Projection { timestamps: between(1000, 2000), ..Projection::all() }),
+        (column_limit(5), Projection::all()),
+        (chain(&[column_limit(5), family("f"), label("l"), strip()]), only(&[(1, &[])])),
+        (chain(&[key("fam"), sample(0.5), pass()]), Projection::all()),
+    ] {
+        assert_eq!(read(&filter), one(of), "{filter:?}");
+    }
+    // Of columns that are named, the newest: it is known where no older place can have a newer one.
+    for (filter, of) in [
+        (chain(&[family("f"), qualifier("a")]), only(&[(1, &[point("a")])])),
+        (chain(&[family("f"), qualifier("a|b")]), only(&[(1, &[point("a"), point("b")])])),
+    ] {
+        assert_eq!(read(&filter), Projection { versions_max: 1, ..of }, "{filter:?}");
+    }
+    // Which cells pass these, or whether those that come first do, the projection does not say.
+    for filter in [
+        value("x"),
+        mask(b"x"),
+        qualifier(".*a"),
+        chain(&[value("x"), column_limit(1)]),
+        chain(&[row_offset(2), pass()]),
+        chain(&[row_limit(2), family("f")]),
+        chain(&[column_limit(1), times(1000, 2000)]),
+        chain(&[sink(), block()]),
+        interleave(&[family("f"), chain(&[qualifier("a"), value("x")])]),
+        condition(family("f"), Some(pass()), None),
+    ] {
+        let read = read(&filter);
+        let whole = compile(&filter).unwrap().projection(FAMILIES.to_vec(), None);
+        assert_eq!(read, Projection { values: true, ..whole }, "{filter:?}");
     }
 }
 
