@@ -5,7 +5,7 @@ use std::hash::Hash;
 
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
-use tepui_engine::cell::{Mutation, RowBatch};
+use tepui_engine::cell::RowBatch;
 
 use crate::authorized_view::{AuthorizedView, check_write};
 use crate::error::{Error, Result};
@@ -30,14 +30,20 @@ const MUTATE_ROWS_IN_FLIGHT_MIN: usize = 4;
 /// A mutation is as much work as so many bytes of values: half a microsecond.
 const MUTATION_WORK_BYTES: usize = 64;
 
+/// Mutations of several entries of one row that are written at once, at most, and their bytes (see [`work_bytes`]). Each goes into the
+/// memtable in one piece, and until it is there the tablet takes no other write and no later one of any table is seen: a millisecond, of
+/// a bulk that may have 100,000 mutations of one row. Fewer, and such a bulk waits for more syncs, one after the other.
+const JOINED_MUTATIONS_MAX: usize = 1_000;
+const JOINED_BYTES_MAX: usize = 1 << 20;
+
 /// Rows of a bulk that go to one tablet (`T` is a handle of one) as one write.
 #[derive(Debug)]
 pub(crate) struct BulkWrite<T> {
     pub(crate) tablet: T,
     pub(crate) rows: BulkRows,
-    /// Indexes of the entries that are in it.
+    /// Indexes of the entries that are in it, in their order.
     pub(crate) entries: Vec<usize>,
-    /// Bytes of the rows, roughly.
+    /// Bytes of the rows that are under way at once, roughly.
     pub(crate) bytes: usize,
 }
 
@@ -47,6 +53,8 @@ pub(crate) enum BulkRows {
     Together(Vec<RowBatch>),
     /// A row whose write depends on what is in it.
     Once(Token, RowBatch),
+    /// Parts of a row, each written when the one before it is, with how many of the entries are in each.
+    InOrder(Vec<(RowBatch, usize)>),
 }
 
 /// Rows of a bulk, gathered by tablets (which `id` tells apart) into writes.
@@ -58,9 +66,21 @@ pub(crate) fn bulk_writes<T: Clone, I: Eq + Hash>(
     let mut writes: Vec<BulkWrite<T>> = Vec::new();
     // By tablet, the write that takes more rows.
     let mut open: HashMap<I, (usize, Turn)> = HashMap::new();
-    for RowWrite { batch, entries, token } in rows {
-        let tablet = tablets.get(&batch.row);
-        let bytes = work_bytes(&batch);
+    for RowWrite { first, rest, token } in rows {
+        let tablet = tablets.get(&first.batch.row);
+        if !rest.is_empty() {
+            let (mut parts, mut entries, mut bytes) = (Vec::new(), Vec::new(), 0);
+            for part in std::iter::once(first).chain(rest) {
+                bytes = part.work_bytes().max(bytes);
+                parts.push((part.batch, part.entries.len()));
+                entries.extend(part.entries);
+            }
+            let (tablet, rows) = (tablet.clone(), BulkRows::InOrder(parts));
+            writes.push(BulkWrite { tablet, rows, entries, bytes });
+            continue;
+        }
+        let bytes = first.work_bytes();
+        let RowPart { batch, entries, .. } = first;
         if let Some(token) = token {
             let (tablet, rows) = (tablet.clone(), BulkRows::Once(token, batch));
             writes.push(BulkWrite { tablet, rows, entries, bytes });
@@ -98,11 +118,10 @@ pub(crate) fn bulk_writes<T: Clone, I: Eq + Hash>(
     writes
 }
 
-/// Bytes of a row, or what its mutations come to where they are more work than their bytes: each has the key in the memtable, and a place to
-/// be found.
-fn work_bytes(batch: &RowBatch) -> usize {
-    let payload: usize = batch.mutations.iter().map(mutation::payload_bytes).sum();
-    payload.max(batch.mutations.len() * (batch.row.len() + MUTATION_WORK_BYTES))
+/// Bytes of mutations of a row, or what they come to where they are more work than their bytes: each has the key in the memtable, and a
+/// place to be found.
+fn work_bytes(payload: usize, mutations: usize, row: &[u8]) -> usize {
+    payload.max(mutations.saturating_mul(row.len() + MUTATION_WORK_BYTES))
 }
 
 /// Writes of a bulk that are under way at once.
@@ -113,11 +132,11 @@ pub(crate) fn bulk_writes_in_flight<T>(writes: &[BulkWrite<T>]) -> usize {
         .clamp(MUTATE_ROWS_IN_FLIGHT_MIN, MUTATE_ROWS_IN_FLIGHT_MAX)
 }
 
-/// What a `MutateRows` writes: each row once, with the mutations of all its good entries in their
-/// order, and the entries that failed before anything was written.
+/// What a `MutateRows` writes: each row with the mutations of all its good entries in their order, and the entries that failed before
+/// anything was written.
 ///
 /// Joining the entries of a row keeps their order without waiting for one sync per entry. Each entry is
-/// still atomic; that they are atomic together, and fail together, is allowed.
+/// still atomic; that they are atomic together, and fail together, is allowed. Of many, parts are written one after the other.
 #[derive(Debug)]
 pub(crate) struct BulkPlan {
     pub(crate) rows: Vec<RowWrite>,
@@ -126,11 +145,21 @@ pub(crate) struct BulkPlan {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RowWrite {
+    first: RowPart,
+    /// What does not fit beside that, in order.
+    rest: Vec<RowPart>,
+    /// Of an entry that must not be applied twice, which is never joined with others.
+    token: Option<Token>,
+}
+
+/// Mutations of a row that are written at once: of some entries.
+#[derive(Debug, PartialEq, Eq)]
+struct RowPart {
     batch: RowBatch,
     /// Indexes of the entries that the batch holds.
     entries: Vec<usize>,
-    /// Of an entry that must not be applied twice, which is never joined with others.
-    token: Option<Token>,
+    /// Bytes of its mutations.
+    payload: usize,
 }
 
 impl BulkPlan {
@@ -158,7 +187,7 @@ impl BulkPlan {
             match Token::of(entry.idempotency.as_ref(), &batch, now) {
                 Ok(None) => {}
                 Ok(token) => {
-                    rows.push(RowWrite { batch, entries: vec![index], token });
+                    rows.push(RowWrite::new(batch, index, token));
                     continue;
                 }
                 Err(error) => {
@@ -168,8 +197,8 @@ impl BulkPlan {
             }
             let at = *by_row.entry(batch.row.clone()).or_insert(rows.len());
             match rows.get_mut(at) {
-                Some(row) => row.join(batch.mutations, index),
-                None => rows.push(RowWrite { batch, entries: vec![index], token: None }),
+                Some(row) => row.join(batch, index),
+                None => rows.push(RowWrite::new(batch, index, None)),
             }
         }
         Ok(Self { rows, failed })
@@ -177,16 +206,48 @@ impl BulkPlan {
 }
 
 impl RowWrite {
-    fn join(&mut self, mutations: Vec<Mutation>, entry: usize) {
-        self.batch.mutations.extend(mutations);
-        self.entries.push(entry);
+    fn new(batch: RowBatch, entry: usize, token: Option<Token>) -> Self {
+        Self { first: RowPart::new(batch, entry), rest: Vec::new(), token }
+    }
+
+    fn join(&mut self, batch: RowBatch, entry: usize) {
+        let next = RowPart::new(batch, entry);
+        let last = self.rest.last_mut().unwrap_or(&mut self.first);
+        if last.has_room(&next) {
+            last.join(next);
+        } else {
+            self.rest.push(next);
+        }
+    }
+}
+
+impl RowPart {
+    fn new(batch: RowBatch, entry: usize) -> Self {
+        let payload = batch.mutations.iter().map(mutation::payload_bytes).sum();
+        Self { batch, entries: vec![entry], payload }
+    }
+
+    fn work_bytes(&self) -> usize {
+        work_bytes(self.payload, self.batch.mutations.len(), &self.batch.row)
+    }
+
+    fn has_room(&self, next: &Self) -> bool {
+        let mutations = self.batch.mutations.len() + next.batch.mutations.len();
+        let bytes = work_bytes(self.payload + next.payload, mutations, &self.batch.row);
+        mutations <= JOINED_MUTATIONS_MAX && bytes <= JOINED_BYTES_MAX
+    }
+
+    fn join(&mut self, next: Self) {
+        self.batch.mutations.extend(next.batch.mutations);
+        self.entries.extend(next.entries);
+        self.payload += next.payload;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::mutation::SetCell;
-    use tepui_engine::cell::RowRange;
+    use tepui_engine::cell::{Mutation, RowRange};
 
     use super::*;
     use crate::error::Code;
@@ -226,6 +287,7 @@ mod tests {
         let rows: Vec<_> = plan
             .rows
             .iter()
+            .map(|r| &r.first)
             .map(|r| (r.batch.row.as_ref(), r.batch.mutations.len(), r.entries.as_slice()))
             .collect();
         assert_eq!(rows, [(b"a".as_slice(), 4, &[0, 5][..]), (b"b".as_slice(), 2, &[1][..])]);
@@ -237,15 +299,63 @@ mod tests {
     }
 
     #[test]
+    fn many_entries_of_a_row_are_written_in_parts_one_after_the_other() {
+        let all = TabletMap::new(vec![(RowRange::all(), ())]).unwrap();
+        let parts = |entries: &[v2::mutate_rows_request::Entry]| {
+            let plan = BulkPlan::new(&schema(), entries, 0, None).unwrap();
+            let writes = bulk_writes(plan.rows, &all, |()| ());
+            let [BulkWrite { rows: BulkRows::InOrder(parts), entries, bytes, .. }] = &writes[..]
+            else {
+                panic!("{writes:?}")
+            };
+            // Their mutations, and the entries.
+            let mut left = &entries[..];
+            let parts = parts.iter().map(|(batch, count)| {
+                let (of_part, behind) = left.split_at(*count);
+                left = behind;
+                (batch.mutations.len(), of_part.to_vec())
+            });
+            let parts: Vec<_> = parts.collect();
+            assert!(left.is_empty());
+            (parts, *bytes)
+        };
+        let (all_parts, _) = parts(&vec![entry("a", &["f"; 3]); 1_000]);
+        let mutations: Vec<_> = all_parts.iter().map(|(mutations, _)| *mutations).collect();
+        assert_eq!(mutations, [999, 999, 999, 3]);
+        let entries: Vec<_> = all_parts.iter().flat_map(|(_, entries)| entries).copied().collect();
+        assert_eq!(entries, (0..1_000).collect::<Vec<_>>());
+        // One that is larger is written by itself: it is atomic.
+        let many = vec!["f"; 2_000];
+        let (one_large, _) = parts(&[
+            entry("a", &["f"]),
+            entry("a", &many),
+            entry("a", &["nope"]),
+            entry("a", &["f"]),
+            entry("a", &["f"]),
+        ]);
+        assert_eq!(one_large, [(1, vec![0]), (2_000, vec![1]), (2, vec![3, 4])]);
+        // Few of large values, or with a large key, likewise.
+        let mut large = entry("a", &["f"]);
+        if let Some(v2::mutation::Mutation::SetCell(set)) = &mut large.mutations[0].mutation {
+            set.value = vec![0; 300 << 10].into();
+        }
+        let (by_bytes, bytes) = parts(&vec![large; 8]);
+        let counts: Vec<_> = by_bytes.iter().map(|(mutations, _)| *mutations).collect();
+        assert_eq!(counts, [3, 3, 2]);
+        assert!((900 << 10..1 << 20).contains(&bytes), "of one part at once: {bytes}");
+        let key: &'static str = "k".repeat(4 << 10).leak();
+        let (by_key, _) = parts(&vec![entry(key, &["f"]); 1_000]);
+        assert_eq!(by_key.len(), 4);
+    }
+
+    #[test]
     fn rows_of_a_bulk_are_written_by_turns_and_large_ones_a_few_at_a_time() {
         let all = || TabletMap::new(vec![(RowRange::all(), ())]).unwrap();
         let family = tepui_engine::cell::FamilyId(1);
         let bytes = |count| Bytes::from(vec![0; count]);
         let of_each = |count: usize, mutations: Vec<Mutation>| {
             let batch = RowBatch { row: Bytes::from_static(b"r"), mutations };
-            let rows = (0..count)
-                .map(|i| RowWrite { batch: batch.clone(), entries: vec![i], token: None })
-                .collect();
+            let rows = (0..count).map(|i| RowWrite::new(batch.clone(), i, None)).collect();
             bulk_writes(rows, &all(), |()| ())
         };
         let of = |count, mutation| of_each(count, vec![mutation]);
@@ -278,7 +388,7 @@ mod tests {
             let (qualifier, value) = (Bytes::new(), bytes(*count));
             let put = Mutation::Put { family, qualifier, timestamp: 0, value };
             let batch = RowBatch { row: Bytes::from(vec![i as u8]), mutations: vec![put] };
-            RowWrite { batch, entries: vec![i], token: None }
+            RowWrite::new(batch, i, None)
         });
         let writes = bulk_writes(rows.collect(), &all(), |()| ());
         let shown: Vec<_> = writes.iter().map(|write| write.entries.as_slice()).collect();
@@ -308,7 +418,7 @@ mod tests {
             };
             let token =
                 (*row == "t").then(|| Token::of(Some(&given), &batch, now).unwrap().unwrap());
-            RowWrite { batch, entries: vec![i], token }
+            RowWrite::new(batch, i, token)
         });
         let writes = bulk_writes(rows.collect(), &tablets, |tablet| *tablet);
         let shown: Vec<_> = writes.iter().map(|w| (w.tablet, w.entries.as_slice())).collect();

@@ -31,7 +31,7 @@ use crate::authorized_view::{AuthorizedView, check_write};
 use crate::bulk::Bulk;
 use crate::bulk_writes::{BulkPlan, BulkRows, BulkWrite, bulk_writes, bulk_writes_in_flight};
 use crate::chunk::LargeRows;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::filter::WithFilter;
 use crate::idempotency::Token;
 use crate::limits;
@@ -259,33 +259,29 @@ impl Table {
             let refused = refused.get(&tablet.id()).cloned();
             async move {
                 if let Some(refused) = refused {
-                    return (entries, Err(refused.as_unavailable()));
+                    return failure_of(&entries, &refused.as_unavailable());
                 }
                 if turn_is_over {
                     others_first().await;
                 }
                 activity::turn_to(tablet.id());
-                let of_entries = |error: Error| {
-                    let is_refusal = error.retry_after().is_some() && !error.is_in_doubt();
-                    if is_refusal { error.as_unavailable() } else { error }
-                };
-                if let Err(error) = tablet.admit_part(priority) {
-                    return (entries, Err(of_entries(error.into())));
-                }
                 let applied = match rows {
-                    BulkRows::Together(batches) => {
-                        tablet.apply_rows_admitted(batches).await.map_err(Error::from)
+                    // Boxed, so that other writes stay small.
+                    BulkRows::InOrder(parts) => {
+                        return Box::pin(apply_in_order(&tablet, parts, &entries, priority)).await;
                     }
-                    BulkRows::Once(token, batch) => token.apply(&tablet, batch).await,
+                    BulkRows::Together(batches) => apply_part(&tablet, batches, priority).await,
+                    BulkRows::Once(token, batch) => match tablet.admit_part(priority) {
+                        Ok(()) => token.apply(&tablet, batch).await,
+                        Err(error) => Err(error.into()),
+                    },
                 };
-                (entries, applied.map_err(of_entries))
+                applied.map_or_else(|error| failure_of(&entries, &of_entry(error)), |()| Vec::new())
             }
         });
         let mut writes = futures::stream::iter(writes).buffer_unordered(in_flight);
-        while let Some((entries, result)) = writes.next().await {
-            if let Err(error) = result {
-                failed.extend(entries.into_iter().map(|entry| (entry, error.clone())));
-            }
+        while let Some(of_write) = writes.next().await {
+            failed.extend(of_write);
         }
         failed.sort_unstable_by_key(|(entry, _)| *entry);
         Ok(failed)
@@ -598,6 +594,49 @@ impl RowToChange {
     }
 }
 
+/// Applies rows of a bulk, if there is room for them by now.
+async fn apply_part(tablet: &Tablet, rows: Vec<RowBatch>, priority: Priority) -> Result<()> {
+    tablet.admit_part(priority)?;
+    Ok(tablet.apply_rows_admitted(rows).await?)
+}
+
+/// Applies parts of a row, each with so many of the entries, one after the other; returns what failed. Behind a part that may be tried again
+/// none is applied: it would come before that one.
+async fn apply_in_order(
+    tablet: &Tablet,
+    parts: Vec<(RowBatch, usize)>,
+    mut entries: &[usize],
+    priority: Priority,
+) -> Vec<(usize, Error)> {
+    let mut failed = Vec::new();
+    for (batch, count) in parts {
+        let (of_part, behind) = entries.split_at(count);
+        match apply_part(tablet, vec![batch], priority).await.map_err(of_entry) {
+            Ok(()) => {}
+            Err(error) if error.kind() == Code::InvalidArgument => {
+                failed.extend(failure_of(of_part, &error));
+            }
+            Err(error) => {
+                failed.extend(failure_of(entries, &error));
+                break;
+            }
+        }
+        entries = behind;
+    }
+    failed
+}
+
+/// What the entries of a bulk are told that an error has failed.
+fn failure_of(entries: &[usize], error: &Error) -> Vec<(usize, Error)> {
+    entries.iter().map(|entry| (*entry, error.clone())).collect()
+}
+
+/// The error of a write as its entries are told of it.
+fn of_entry(error: Error) -> Error {
+    let is_refusal = error.retry_after().is_some() && !error.is_in_doubt();
+    if is_refusal { error.as_unavailable() } else { error }
+}
+
 /// What a `DropRowRange` does to one tablet.
 #[derive(Debug, Clone)]
 pub struct TabletDrop {
@@ -701,7 +740,6 @@ fn in_field(field: &str, error: &Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Code;
 
     #[test]
     fn rows_limit_of_zero_is_none_and_negative_is_refused() {
