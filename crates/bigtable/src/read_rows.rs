@@ -260,7 +260,7 @@ impl ReadRows {
             self.tablet = reader.tablet;
             let row_bytes = match &seen {
                 Ok(Some(Seen::RangeEnd { records, .. })) => {
-                    self.turn.row(reader.scan_start_bytes);
+                    self.turn.range(reader.scan_start_bytes);
                     self.turn.steps(*records);
                     0
                 }

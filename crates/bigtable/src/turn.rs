@@ -18,8 +18,13 @@ use tokio::sync::oneshot;
 /// runtime's own work, a microsecond a turn, is felt.
 const TURN_BYTES: usize = 64 << 10;
 
-/// What the work of a row, or of a range, beyond its bytes counts as.
+/// What the work of a row beyond its bytes counts as.
 const ROW_BYTES: usize = 256;
+
+/// What the start of a range counts as: six microseconds. Its first row is sought in each memtable, sublevel and level of the tablet, a microsecond
+/// each. Most tablets have a few of these, and one that is behind with its compactions has dozens: a turn of such ranges is shorter than
+/// a millisecond still. More, and the ranges of tablets that are in order have turns that are too short.
+const RANGE_BYTES: usize = 4 << 10;
 
 /// What a small piece of work counts as: to pass over a record, or a step of a filter over a cell; some 25 nanoseconds.
 const STEP_BYTES: usize = 16;
@@ -31,9 +36,14 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// A row of so many bytes was worked through, or is about to be; or a range, whose start took so many.
+    /// A row of so many bytes was worked through, or is about to be.
     pub(crate) fn row(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes).saturating_add(ROW_BYTES);
+    }
+
+    /// A range was read, whose start copied so many bytes.
+    pub(crate) fn range(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_add(bytes).saturating_add(RANGE_BYTES);
     }
 
     /// Whether a row of so many bytes is a turn by itself.

@@ -1928,7 +1928,8 @@ async fn a_read_of_many_empty_ranges_gives_its_thread_to_others_and_says_how_far
         }
         said.retain(|key| !key.is_empty());
         assert_eq!(said, scanned);
-        assert!(all_pauses >= 70, "{all_pauses} pauses");
+        // One for some dozen of them: each looks for its start in all places that the tablet has.
+        assert!(all_pauses >= 1_000, "{all_pauses} pauses");
         assert_eq!(keys(&decoder.finish().unwrap()), ["k00000x"]);
     }
 }
