@@ -1001,6 +1001,18 @@ async fn a_bulk_is_let_in_or_refused_once_and_what_its_tablet_has_no_room_for_is
     engine.close().unwrap();
 }
 
+#[tokio::test]
+async fn a_table_of_many_tablets_is_not_asked_for_its_pressure_with_each_bulk() {
+    let fixture = Fixture::new(&["m"]);
+    let level = || fixture.table.pressure().unwrap().level;
+    let idle = level();
+    fixture.mutate("z", vec![set("f", "q", 0, vec![b'v'; 8 << 20])]).await;
+    fixture.clock.advance_micros(99_999);
+    assert!(level() <= idle);
+    fixture.clock.advance_micros(1);
+    assert!(level() > idle);
+}
+
 /// Hands on what it is given.
 #[derive(Debug)]
 struct Handing(tokio::sync::mpsc::UnboundedSender<Work>);
