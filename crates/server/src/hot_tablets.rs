@@ -120,6 +120,7 @@ impl HotTablets {
         let all = state.intervals.values().flat_map(BTreeMap::values);
         let mut hot: Vec<_> =
             all.filter(|hot| within.contains(&hot.start_micros)).copied().collect();
+        drop(state);
         hot.sort_by(|a, b| Rank::of(a).compare(&Rank::of(b)));
         hot
     }

@@ -514,7 +514,8 @@ pub const SAMPLINGS_MAX: usize = 2;
 /// threads and processors from others.
 pub const BACKUP_LISTINGS_MAX: usize = 4;
 
-/// `ListInstances` and `ListClusters` under way at a time, in all; others wait. Each goes through all instances of its project.
+/// `ListInstances`, `ListClusters` and `ListHotTablets` under way at a time, in all; others wait. Each goes through all instances of its project, or
+/// through all that is known of hot tablets and all tables of its instance.
 pub const INSTANCE_LISTINGS_MAX: usize = 4;
 
 /// Threads for what blocks, at most, for each core: changes of the catalog, which take turns at one lock, drops of rows, [`SAMPLINGS_MAX`],

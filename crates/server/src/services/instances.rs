@@ -298,24 +298,31 @@ impl InstanceAdminService {
         request: Request<admin::ListHotTabletsRequest>,
     ) -> Result<Response<admin::ListHotTabletsResponse>, Status> {
         let request = request.into_inner();
-        let listed = || {
-            let cluster = &request.parent;
-            self.instances.check_cluster(cluster)?;
-            let size = page_size(request.page_size)?;
-            let (start, end) = (request.start_time.as_ref(), request.end_time.as_ref());
-            let (start, end) = (start.map(times::micros), end.map(times::micros));
-            let now = self.clock.now_micros();
-            let left = Left::of(cluster, start, end, &request.page_token, now)?;
-            let mut all = left.list(&self.hot_tablets);
-            let places = self.places(names::instance_of(cluster), &all);
-            all.retain(|hot| places.contains_key(&hot.tablet));
-            let shown = all.iter().filter_map(|hot| hot_tablet(cluster, hot, &places));
-            let (hot_tablets, has_more) = page(shown, size);
-            let last = all.get(hot_tablets.len().saturating_sub(1)).filter(|_| has_more);
-            let next_page_token = last.map(|last| left.behind(last)).unwrap_or_default();
-            Ok(admin::ListHotTabletsResponse { hot_tablets, next_page_token })
-        };
-        answer(listed())
+        let service = self.clone();
+        let list = move |instances: &Instances| service.list_hot_tablets(instances, &request);
+        listed(&self.instances, list).await.map(Response::new)
+    }
+
+    fn list_hot_tablets(
+        &self,
+        instances: &Instances,
+        request: &admin::ListHotTabletsRequest,
+    ) -> TepuiResult<admin::ListHotTabletsResponse> {
+        let cluster = &request.parent;
+        instances.check_cluster(cluster)?;
+        let size = page_size(request.page_size)?;
+        let (start, end) = (request.start_time.as_ref(), request.end_time.as_ref());
+        let (start, end) = (start.map(times::micros), end.map(times::micros));
+        let now = self.clock.now_micros();
+        let left = Left::of(cluster, start, end, &request.page_token, now)?;
+        let mut all = left.list(&self.hot_tablets);
+        let places = self.places(names::instance_of(cluster), &all);
+        all.retain(|hot| places.contains_key(&hot.tablet));
+        let shown = all.iter().filter_map(|hot| hot_tablet(cluster, hot, &places));
+        let (hot_tablets, has_more) = page(shown, size);
+        let last = all.get(hot_tablets.len().saturating_sub(1)).filter(|_| has_more);
+        let next_page_token = last.map(|last| left.behind(last)).unwrap_or_default();
+        Ok(admin::ListHotTabletsResponse { hot_tablets, next_page_token })
     }
 
     /// Where in an instance the tablets are of which there is something to tell; others are not there.
@@ -349,7 +356,8 @@ impl InstanceAdminService {
     }
 }
 
-/// Makes a list that has no pages off the core: it may be of megabytes. It has the room for its answer by now, and waits for no change.
+/// Makes a list off the core that has no pages, and may be of megabytes, or of which each page takes as long as all. It has the room for its
+/// answer by now, and waits for no change.
 async fn listed<T: Send + 'static>(
     instances: &Arc<Instances>,
     list: impl FnOnce(&Instances) -> TepuiResult<T> + Send + 'static,
