@@ -8,6 +8,7 @@
 //!                       those beyond are counted, and told of when lines are taken again
 //! ```
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal as _, Write};
 use std::panic::{set_hook, take_hook};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,6 +20,9 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::limits::{LOG_FLUSH, LOG_LINES_BYTES_MAX};
+
+/// The level of what no other is set for.
+pub const LEVEL_DEFAULT: &str = "info";
 
 /// How a log line looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,8 +36,8 @@ pub enum LogFormat {
 /// The process's lines: there is one stderr, as there is one subscriber of logs.
 static LINES: Lines = Lines::new();
 
-/// Sends logs to stderr from now on. `level` is a level (`info`) or a filter by module
-/// (`info,tepui_engine=debug`). Fails where the level is none, or logging was set up before. A line that stderr does not take is
+/// Sends logs to stderr from now on. `level` is a level (`info`), a filter by module (`tepui_engine=debug`) or both
+/// (`warn,tepui_engine=debug`). Fails where the level is none, or logging was set up before. A line that stderr does not take is
 /// lost: its pipe may be closed, and what was to be told of is done all the same. Who ends the process calls [`flush`] before.
 pub fn init(format: LogFormat, level: &str) -> Result<()> {
     let builder = tracing_subscriber::fmt()
@@ -207,16 +211,28 @@ impl Write for &Lines {
 /// Parses a level, for [`init`] and for checking a configuration. A word alone is a level: the parser takes any other for a module
 /// that is logged, and all others for silent.
 pub fn filter(level: &str) -> Result<EnvFilter> {
-    // An empty one would be taken for `off`.
-    let is_level = |part: &str| !part.is_empty() && part.parse::<LevelFilter>().is_ok();
     let is_known = |part: &str| part.contains(['=', '[']) || is_level(part);
     if let Some(part) = level.split(',').find(|part| !is_known(part)) {
         return Err(Error::invalid_argument(format!(
             "{level:?}: {part:?} is no level (off, error, warn, info, debug or trace) and no MODULE=LEVEL"
         )));
     }
-    EnvFilter::try_new(level)
+    EnvFilter::try_new(for_all(level))
         .map_err(|error| Error::invalid_argument(format!("{level:?}: {error}")))
+}
+
+/// The same filter with a level for what it does not name: where it has none, the parser takes all of that for silent, errors
+/// included.
+pub fn for_all(level: &str) -> Cow<'_, str> {
+    if level.split(',').any(is_level) {
+        return Cow::Borrowed(level);
+    }
+    Cow::Owned(format!("{LEVEL_DEFAULT},{level}"))
+}
+
+/// An empty word would be taken for `off`.
+fn is_level(part: &str) -> bool {
+    !part.is_empty() && part.parse::<LevelFilter>().is_ok()
 }
 
 #[cfg(test)]
@@ -321,5 +337,23 @@ mod tests {
         for level in ["info", "WARN", "off", "info,tepui_engine=debug", "info,[scan]=trace"] {
             assert!(filter(level).is_ok(), "{level}");
         }
+    }
+
+    #[test]
+    fn a_level_for_one_module_leaves_the_others_as_they_are_by_default() {
+        for (level, is_taken_for) in [
+            ("tepui_engine=debug", "info,tepui_engine=debug"),
+            ("tepui_engine=off,h2=warn", "info,tepui_engine=off,h2=warn"),
+            ("[scan]=trace", "info,[scan]=trace"),
+            ("warn,tepui_engine=debug", "warn,tepui_engine=debug"),
+            ("tepui_engine=debug,ERROR", "tepui_engine=debug,ERROR"),
+            // Who wants silence says so.
+            ("off,tepui_engine=debug", "off,tepui_engine=debug"),
+        ] {
+            let expected = EnvFilter::try_new(is_taken_for).unwrap().to_string();
+            assert_eq!(filter(level).unwrap().to_string(), expected, "{level}");
+        }
+        let parsed = filter("tepui_engine=error").unwrap();
+        assert_eq!(parsed.max_level_hint(), Some(LevelFilter::INFO), "{parsed}");
     }
 }

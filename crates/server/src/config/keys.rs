@@ -415,8 +415,8 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "logging.level",
-        default: "info",
-        about: "off, error, warn, info, debug or trace, also by module: \"info,tepui_engine=debug\"",
+        default: logging::LEVEL_DEFAULT,
+        about: "off, error, warn, info, debug or trace, also by module: \"warn,tepui_engine=debug\"; info for modules that it does not name, where it has no level by itself",
         set: |config, value| {
             logging::filter(value).map_err(|error| error.message().to_owned())?;
             value.clone_into(&mut config.log_level);
@@ -432,6 +432,10 @@ pub(super) fn comes_to(name: &str, value: &str, config: &Config, cores: usize) -
             Some(format!("{}MiB", config.budget.total_bytes >> 20))
         }
         ("server.cores", "0") => Some(cores.to_string()),
+        ("logging.level", level) => {
+            let for_all = logging::for_all(level);
+            (for_all != level).then(|| for_all.into_owned())
+        }
         (_, AUTO) => Some(auto_value(name, config)),
         _ => None,
     }

@@ -22,7 +22,7 @@ use tepui_engine::db::EngineOptions;
 use tepui_engine::io::IoMode;
 
 use crate::catalog::styles::CompactionStyles;
-use crate::logging::LogFormat;
+use crate::logging::{self, LogFormat};
 use crate::metrics::process;
 
 pub use budget::{Budget, Memory, Shares};
@@ -109,7 +109,7 @@ impl Config {
             keep_expired: false,
             cores: 0,
             log_format: LogFormat::Text,
-            log_level: "info".to_owned(),
+            log_level: logging::LEVEL_DEFAULT.to_owned(),
         }
     }
 }
@@ -542,6 +542,17 @@ mod tests {
         assert_eq!(shown(""), ["60%: 614MiB", "0: 19"], "a core for each 32 MiB");
         let set = "memory = \"900MiB\"\n[server]\ncores = 2\n";
         assert_eq!(shown(set), ["900MiB", "2"]);
+    }
+
+    #[test]
+    fn a_level_for_one_module_is_shown_with_that_of_all_others() {
+        let shown = |level: &str| {
+            let settings =
+                resolve(&file(&format!("[logging]\nlevel = {level:?}\n"))).unwrap().settings;
+            settings.iter().find(|s| s.key.name == "logging.level").unwrap().value.clone()
+        };
+        assert_eq!(shown("tepui_engine=debug"), "tepui_engine=debug: info,tepui_engine=debug");
+        assert_eq!(shown("warn,tepui_engine=debug"), "warn,tepui_engine=debug");
     }
 
     #[test]
