@@ -818,8 +818,9 @@ fn open_manifests(
 
 /// `InvalidArgument` where a newer version wrote an SST of these tablets, or a value file. To be served without it would be to miss its
 /// rows, and to call for a repair. `Exhausted` where one was not opened for want of something that there may be again: an SST is opened at
-/// a start and not again.
+/// a start and not again. So is one that this user may not read, of which value files are told as well: more than one is likely.
 fn check_files<'a>(tablets: impl Iterator<Item = &'a Arc<Tablet>>) -> Result<()> {
+    let mut denied = BTreeMap::new();
     for tablet in tablets {
         let files = &tablet.hold().files;
         if let Some(error) = files.values().find_map(|file| file.newer_version()) {
@@ -831,8 +832,14 @@ fn check_files<'a>(tablets: impl Iterator<Item = &'a Arc<Tablet>>) -> Result<()>
                 "an SST cannot be opened now; start again, with a higher limit of open files (LimitNOFILE, ulimit -n) if that is what it lacks",
             ));
         }
+        // Tablets may share them.
+        let unopened = files.values().flat_map(|file| file.unopened());
+        denied.extend(unopened.filter(|(_, error)| error.is_denied()));
     }
-    Ok(())
+    let count = denied.len();
+    denied.pop_first().map_or(Ok(()), |(_, error)| {
+        Err(error.context(format!("{count} data files cannot be opened, the first")))
+    })
 }
 
 /// Tells of a long replay every tenth of it.

@@ -138,9 +138,9 @@ impl SstStore {
         let path = self.layout.sst(id);
         let (files, cache) = (self.env.files.as_ref(), Arc::clone(&self.cache));
         let opened = SstReader::open_with(files, &path, id, cache, pins);
-        // What lacks open files or memory is told by whoever is refused for it, a start or a flush: there may be thousands of files.
+        // What lacks open files, memory or a right is told by whoever is refused for it, a start or a flush: there may be thousands of files.
         if let Err(error) = opened.as_ref()
-            && !error.is_shortage()
+            && !(error.is_shortage() || error.is_denied())
         {
             tracing::error!(file = %path.display(), %error, "SST cannot be opened; its rows fail");
         }
@@ -346,10 +346,16 @@ impl SstFile {
         selected.find_map(|(file, _)| file.open_error().or_else(|| is_whole(file).err()))
     }
 
+    /// Which of it and the value files that it names are not open, and why.
+    pub(crate) fn unopened(&self) -> impl Iterator<Item = (FileId, Error)> {
+        let of_value = |file: &ValueFile| Some((file.id(), file.open_error()?));
+        let of_values = self.values.iter().filter_map(move |(file, _)| of_value(file));
+        self.open_error().map(|error| (self.id, error)).into_iter().chain(of_values)
+    }
+
     /// That a newer version wrote it, or a value file that it names, if so.
     pub(crate) fn newer_version(&self) -> Option<Error> {
-        let of_values = self.values.iter().filter_map(|(file, _)| file.open_error());
-        let mut errors = self.open_error().into_iter().chain(of_values);
+        let mut errors = self.unopened().map(|(_, error)| error);
         errors.find(|error| error.kind() == ErrorKind::InvalidArgument)
     }
 

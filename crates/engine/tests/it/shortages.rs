@@ -520,6 +520,30 @@ fn a_start_that_lacks_open_files_for_an_sst_is_refused_and_the_next_serves_all_r
 }
 
 #[test]
+fn a_start_that_may_not_read_data_files_is_refused_with_their_number_and_what_to_do() {
+    let rig = open(Arc::new(MemoryFiles::new()), &[]);
+    rig.write(0..ROWS, 0);
+    block_on(rig.tablet.flush()).unwrap();
+    let counts = ["sst", "values"].map(|dir| (dir, rig.paths(dir).len()));
+    rig.engine.close().unwrap();
+    let Rig { disk, clock, engine, tablet, .. } = rig;
+    drop((engine, tablet));
+    for (dir, count) in counts {
+        assert!(count > 0);
+        let faults = FaultFiles::new(Arc::clone(&disk) as Arc<dyn Files>);
+        let path = format!("/data/{dir}/");
+        faults.inject(Fault::new(FaultOp::Open).on_path(&path).denied().sticky());
+        let environment = env(Arc::new(faults), Arc::clone(&clock), 2);
+        let opened = Engine::open(environment, Path::new("/data"), options());
+        let error = opened.map(|_| ()).unwrap_err();
+        let text = error.message();
+        assert!(text.starts_with(&format!("{count} data files cannot be opened")), "{text}");
+        assert!(text.contains(&path) && text.contains("change the owner"), "{text}");
+    }
+    open(disk, &[]).assert_reads(0..ROWS, 0);
+}
+
+#[test]
 fn a_tablet_that_cannot_be_created_leaves_nothing_of_it() {
     let rig = open(Arc::new(MemoryFiles::new()), &[]);
     let dirs = || rig.disk.list(Path::new("/data/tablets")).unwrap();
