@@ -437,6 +437,7 @@ fn listen_address(config: &Config) -> Result<SocketAddr> {
     })?;
     let address = resolved.next().ok_or_else(|| bad("the host has no address".to_owned()))?;
     config.check_reach(address.ip()).map_err(Error::failed_precondition)?;
+    config.check_metrics(address).map_err(Error::invalid_argument)?;
     Ok(address)
 }
 
@@ -543,6 +544,16 @@ mod tests {
     use super::*;
     use crate::catalog::record::TableRecord;
 
+    fn env_of(files: &Arc<MemoryFiles>) -> Env {
+        Env {
+            files: Arc::<MemoryFiles>::clone(files),
+            io: Arc::new(InlineIo),
+            clock: Arc::new(ManualClock::new(1_767_225_600_000_000)),
+            rng: Arc::new(SeededRng::new(1)),
+            spawner: Arc::new(ThreadSpawner),
+        }
+    }
+
     /// A table with an SST, and the directory of its one tablet.
     fn with_table(env: &Env) -> std::path::PathBuf {
         let options = EngineOptions { background: false, ..EngineOptions::default() };
@@ -577,13 +588,7 @@ mod tests {
     fn a_server_that_lost_its_catalog_or_a_manifest_does_not_start_and_removes_nothing() {
         for lost in ["meta", "manifest"] {
             let files = Arc::new(MemoryFiles::new());
-            let env = Env {
-                files: Arc::<MemoryFiles>::clone(&files),
-                io: Arc::new(InlineIo),
-                clock: Arc::new(ManualClock::new(1_767_225_600_000_000)),
-                rng: Arc::new(SeededRng::new(1)),
-                spawner: Arc::new(ThreadSpawner),
-            };
+            let env = env_of(&files);
             let tablet = with_table(&env);
             let dir = if lost == "meta" { Path::new("/data/meta") } else { &tablet };
             for entry in files.list(dir).unwrap() {
@@ -617,6 +622,25 @@ mod tests {
         let error = listening_on("0.0.0.0:8086", false).unwrap_err();
         assert!(error.message().contains("server.allow_remote_plaintext"), "{error}");
         assert!(listening_on("0.0.0.0:8086", true).is_ok());
+    }
+
+    #[test]
+    fn metrics_on_the_address_that_a_name_stands_for_are_refused_before_anything_is_opened() {
+        let listen = "localhost:8086";
+        let named = listening_on(listen, false).unwrap();
+        for metrics in [named, "[::]:8086".parse().unwrap()] {
+            let config = Config {
+                data: "/data".into(),
+                listen: listen.to_owned(),
+                metrics_listen: Some(metrics),
+                ..Config::default()
+            };
+            let files = Arc::new(MemoryFiles::new());
+            let error = start(env_of(&files), &config).err().expect("it does not start");
+            let text = error.message();
+            assert!(text.contains(listen) && text.contains("are one address"), "{text}");
+            assert!(!files.exists(Path::new("/data")).unwrap());
+        }
     }
 
     #[test]

@@ -158,14 +158,19 @@ impl Config {
         // What a name stands for is looked up when the server starts.
         let Ok(address) = self.listen.parse::<SocketAddr>() else { return Ok(()) };
         self.check_reach(address.ip())?;
-        if let Some(metrics) = self.metrics_listen
-            && are_taken_by_one(address, metrics)
-        {
-            return Err(format!(
-                "listen = \"{address}\" and metrics.listen = \"{metrics}\" are one address: only one of them can have the port"
-            ));
+        self.check_metrics(address)
+    }
+
+    /// Refuses to serve metrics where clients are served, at this address. The error says which keys are wrong.
+    pub fn check_metrics(&self, address: SocketAddr) -> Result<(), String> {
+        let Some(metrics) = self.metrics_listen else { return Ok(()) };
+        if !are_taken_by_one(address, metrics) {
+            return Ok(());
         }
-        Ok(())
+        Err(format!(
+            "listen = {:?} and metrics.listen = \"{metrics}\" are one address: only one of them can have the port",
+            self.listen
+        ))
     }
 
     /// The number of cores that serve requests.
@@ -183,9 +188,10 @@ impl Config {
 
 /// Whether who listens on one of the addresses has the other one too.
 fn are_taken_by_one(one: SocketAddr, other: SocketAddr) -> bool {
-    let is_all_of_a_kind = |ip: IpAddr| ip.is_unspecified() && one.is_ipv4() == other.is_ipv4();
-    let is_one =
-        one.ip() == other.ip() || is_all_of_a_kind(one.ip()) || is_all_of_a_kind(other.ip());
+    // IPv4 has a place within IPv6, and a socket for all of IPv6 takes it too unless the system is set otherwise.
+    let (one_ip, other_ip) = (one.ip().to_canonical(), other.ip().to_canonical());
+    let has_all = |all: IpAddr, ip: IpAddr| all.is_unspecified() && (all.is_ipv6() || ip.is_ipv4());
+    let is_one = one_ip == other_ip || has_all(one_ip, other_ip) || has_all(other_ip, one_ip);
     // Port 0 is a free one for each.
     one.port() == other.port() && one.port() != 0 && is_one
 }
@@ -603,6 +609,9 @@ mod tests {
             ("127.0.0.1:8086", "127.0.0.1:8086"),
             ("0.0.0.0:8086", "127.0.0.1:8086"),
             ("[::1]:8086", "[::]:8086"),
+            ("[::]:8086", "127.0.0.1:8086"),
+            ("0.0.0.0:8086", "[::]:8086"),
+            ("127.0.0.1:8086", "[::ffff:127.0.0.1]:8086"),
         ] {
             let error = both(listen, metrics).unwrap_err();
             assert!(error.message().contains("listen = "), "{error}");
@@ -612,6 +621,8 @@ mod tests {
             ("127.0.0.1:8086", "127.0.0.1:9100"),
             ("127.0.0.1:0", "127.0.0.1:0"),
             ("127.0.0.1:8086", "127.0.0.2:8086"),
+            ("127.0.0.1:8086", "[::1]:8086"),
+            ("0.0.0.0:8086", "[::1]:8086"),
         ] {
             both(listen, metrics).unwrap();
         }
