@@ -427,8 +427,8 @@ fn end_of(threads: Vec<Thread>, clock: &dyn Clock) {
     }
 }
 
-/// The address to listen on. Without credentials or encryption, only this machine may be served unless
-/// the operator says otherwise.
+/// The address to listen on, the first of those that a name has. Without credentials or encryption, only this machine may be served
+/// unless the operator says otherwise.
 fn listen_address(config: &Config) -> Result<SocketAddr> {
     let bad =
         |what: String| Error::invalid_argument(format!("listen = {:?}: {what}", config.listen));
@@ -438,7 +438,27 @@ fn listen_address(config: &Config) -> Result<SocketAddr> {
     let address = resolved.next().ok_or_else(|| bad("the host has no address".to_owned()))?;
     config.check_reach(address.ip()).map_err(Error::failed_precondition)?;
     config.check_metrics(address).map_err(Error::invalid_argument)?;
+    if let Some(warning) = only_first(&config.listen, address, resolved) {
+        tracing::warn!("{warning}");
+    }
     Ok(address)
+}
+
+/// What to warn of where a name has other addresses than the one that is listened on.
+fn only_first(
+    listen: &str,
+    address: SocketAddr,
+    resolved: impl Iterator<Item = SocketAddr>,
+) -> Option<String> {
+    let mut others = resolved.filter(|other| *other != address);
+    let mut text = format!(
+        "listen = {listen:?} has several addresses: {address} is listened on, as the first of them, and not {}",
+        others.next()?
+    );
+    for other in others {
+        text = format!("{text}, {other}");
+    }
+    Some(text)
 }
 
 /// What the services of all cores share.
@@ -641,6 +661,20 @@ mod tests {
             assert!(text.contains(listen) && text.contains("are one address"), "{text}");
             assert!(!files.exists(Path::new("/data")).unwrap());
         }
+    }
+
+    #[test]
+    fn addresses_of_a_name_that_nobody_listens_on_are_warned_of() {
+        let [first, second, third]: [SocketAddr; 3] =
+            ["[::1]:9", "127.0.0.1:9", "192.0.2.1:9"].map(|a| a.parse().unwrap());
+        assert_eq!(only_first("db:9", first, [].into_iter()), None);
+        assert_eq!(only_first("db:9", first, [first].into_iter()), None, "it stands there twice");
+        let warning = only_first("db:9", first, [second, first, third].into_iter()).unwrap();
+        assert!(
+            warning.contains("db:9") && warning.contains("[::1]:9 is listened on"),
+            "{warning}"
+        );
+        assert!(warning.ends_with("not 127.0.0.1:9, 192.0.2.1:9"), "{warning}");
     }
 
     #[test]
