@@ -34,8 +34,8 @@ pub enum Memory {
 /// others.
 pub const MEMORY_DEFAULT: Memory = Memory::Percent(60);
 
-/// What a machine that does not say is taken to have.
-const MACHINE_BYTES_DEFAULT: u64 = 4 << 30;
+/// What a machine that does not say is taken to have, which is warned of.
+pub(super) const MACHINE_BYTES_DEFAULT: u64 = 4 << 30;
 
 /// Bytes of the process before it has any data: code, stacks, runtimes, catalog, and memory for buffers of reads, which is 8 MiB, or 16 from
 /// eight cores on. Measured without those: 14 MB on two cores.

@@ -127,16 +127,26 @@ impl Config {
         Ok(())
     }
 
-    /// What to warn of where the machine has less memory than the server is to take.
+    /// What to warn of where the machine has less memory than the server is to take, or does not say what it has and the server is to take
+    /// a part of that.
     fn check_machine(&self, machine_bytes: Option<u64>) -> Option<String> {
         let total = self.budget.total_bytes;
-        let machine = machine_bytes.filter(|machine| total > *machine)?;
-        Some(format!(
-            "memory: {}MiB is more than the {}MiB that the machine, or the control group, has: the system may end the server \
-             once it takes them",
-            total.div_ceil(1 << 20),
-            machine >> 20
-        ))
+        match (machine_bytes, self.memory) {
+            (None, Memory::Bytes(_)) => None,
+            (None, Memory::Percent(percent)) => Some(format!(
+                "memory: {percent}% is {}MiB, of {}MiB that are a guess: neither /proc/meminfo nor a control group says what there is; \
+                 set a size",
+                total >> 20,
+                budget::MACHINE_BYTES_DEFAULT >> 20
+            )),
+            (Some(machine), _) if total > machine => Some(format!(
+                "memory: {}MiB is more than the {}MiB that the machine, or the control group, has: the system may end the server \
+                 once it takes them, or keep it waiting",
+                total.div_ceil(1 << 20),
+                machine >> 20
+            )),
+            (Some(_), _) => None,
+        }
     }
 
     /// Refuses an address that other machines can reach, unless the operator says that they may: there are neither credentials nor
@@ -574,6 +584,16 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_memory_that_nobody_knows_is_warned_of_as_a_guess() {
+        let mut inputs = file("memory = \"50%\"\n");
+        let warnings = resolve(&inputs).unwrap().warnings;
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+        assert!(warning.contains("50% is 2047MiB, of 4096MiB"), "{warning}");
+        inputs.machine_bytes = Some(4 << 30);
+        assert_eq!(resolve(&inputs).unwrap().warnings.len(), 0);
+    }
+
+    #[test]
     fn what_no_server_would_start_with_is_refused_though_each_value_is_a_good_one() {
         let larger = "[engine]\nmemtable_bytes = \"256MiB\"\nmemtables_total_bytes = \"64MiB\"\n";
         let larger = problems(&file(larger));
@@ -665,6 +685,7 @@ mod tests {
     fn unknown_variables_warn_and_others_are_none_of_our_business() {
         let inputs = Inputs {
             env: env(&[("TEPUI_PORT", "tcp://x"), ("TEPUI_CONFIG", "f"), ("HOME", "/")]),
+            machine_bytes: Some(4 << 30),
             ..Inputs::default()
         };
         let effective = resolve(&inputs).unwrap();

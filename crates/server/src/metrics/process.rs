@@ -57,11 +57,18 @@ fn names_in(dir: &Path) -> Option<u64> {
     Some(std::fs::read_dir(dir).ok()?.count() as u64)
 }
 
-/// Bytes of memory that this process may use: those of the machine, or of the control groups that it is in.
+/// Bytes of memory that this process may use: those of the machine, or of the control groups that it is in; `None` where the system does
+/// not say.
 pub fn memory_limit_bytes() -> Option<u64> {
-    let machine = text("/proc/meminfo").and_then(|info| kib_of(&info, "MemTotal:"));
-    let groups = text("/proc/self/cgroup").unwrap_or_default();
-    let limits = group_files(&groups).into_iter().filter_map(|file| limit_of(&text(file)?));
+    memory_limit_by(|path| text(path))
+}
+
+/// The same where `text` reads files.
+fn memory_limit_by(text: impl Fn(&Path) -> Option<String>) -> Option<u64> {
+    let machine = text(Path::new("/proc/meminfo")).and_then(|info| kib_of(&info, "MemTotal:"));
+    // A container's own group is often the root of those that it sees.
+    let groups = text(Path::new("/proc/self/cgroup")).unwrap_or_else(|| ROOT_GROUPS.to_owned());
+    let limits = group_files(&groups).into_iter().filter_map(|file| limit_of(&text(&file)?));
     machine.into_iter().chain(limits).min()
 }
 
@@ -84,22 +91,26 @@ fn limit_of(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|limit| *limit < NO_LIMIT)
 }
 
-/// The files that may hold a limit, by the text of `/proc/self/cgroup`: of each group and of those above it.
+/// What `/proc/self/cgroup` says in the root of the control groups, of either version.
+const ROOT_GROUPS: &str = "1:memory:/\n0::/\n";
+
+/// The files that may hold a limit, by the text of `/proc/self/cgroup`: of each group and of those above it. Above `memory.high` the
+/// system takes memory back at once, and slows who asks for more: it is as little there for use as what is above `memory.max`.
 fn group_files(groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
-        let (root, name) = match controllers {
-            "" => ("/sys/fs/cgroup", "memory.max"),
+        let (root, names): (_, &[_]) = match controllers {
+            "" => ("/sys/fs/cgroup", &["memory.max", "memory.high"]),
             c if c.split(',').any(|c| c == "memory") => {
-                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+                ("/sys/fs/cgroup/memory", &["memory.limit_in_bytes"])
             }
             _ => continue,
         };
         for group in Path::new(path).ancestors() {
             let below = group.strip_prefix("/").unwrap_or(group);
-            files.push(Path::new(root).join(below).join(name));
+            files.extend(names.iter().map(|name| Path::new(root).join(below).join(name)));
         }
     }
     files
@@ -115,8 +126,11 @@ mod tests {
         let names: Vec<_> = files.iter().map(|f| f.to_str().unwrap()).collect();
         let expected = [
             "/sys/fs/cgroup/a/b/memory.max",
+            "/sys/fs/cgroup/a/b/memory.high",
             "/sys/fs/cgroup/a/memory.max",
+            "/sys/fs/cgroup/a/memory.high",
             "/sys/fs/cgroup/memory.max",
+            "/sys/fs/cgroup/memory.high",
         ];
         assert_eq!(names, expected);
         let files = group_files("5:cpu:/x\n4:pids,memory:/y\n");
@@ -132,6 +146,30 @@ mod tests {
         }
         assert_eq!(kib_of("A: 1 kB\nMemTotal:   12 kB\n", "MemTotal:"), Some(12 << 10));
         assert_eq!(kib_of("MemTotal: x kB", "MemTotal:"), None);
+    }
+
+    #[test]
+    fn memory_is_the_least_that_any_file_names_and_the_root_counts_where_no_group_is_known() {
+        let limit = |there: &[(&str, &str)]| {
+            let text = |path: &Path| {
+                let (_, text) = there.iter().find(|(name, _)| Path::new(name) == path)?;
+                Some((*text).to_owned())
+            };
+            memory_limit_by(text)
+        };
+        let machine = ("/proc/meminfo", "MemTotal: 4194304 kB\n");
+        let group = ("/proc/self/cgroup", "0::/a\n");
+        let max = ("/sys/fs/cgroup/a/memory.max", "2147483648\n");
+        let high = ("/sys/fs/cgroup/a/memory.high", "1073741824\n");
+        let no_high = ("/sys/fs/cgroup/a/memory.high", "max\n");
+        let of_root = ("/sys/fs/cgroup/memory.max", "536870912\n");
+        let of_version_1 = ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "268435456\n");
+        assert_eq!(limit(&[machine]), Some(4 << 30));
+        assert_eq!(limit(&[machine, group, max, no_high]), Some(2 << 30));
+        assert_eq!(limit(&[machine, group, max, high]), Some(1 << 30));
+        assert_eq!(limit(&[machine, max, of_root]), Some(512 << 20));
+        assert_eq!(limit(&[of_version_1]), Some(256 << 20));
+        assert_eq!(limit(&[group, no_high]), None);
     }
 
     #[test]
