@@ -604,29 +604,56 @@ mod tests {
         Path::new("/data/tablets").join(format!("{:016x}", tablet.id().0))
     }
 
+    /// Why a server does not start there, which leaves all data where it is.
+    fn refused_start(files: &Arc<MemoryFiles>) -> Error {
+        let left = || {
+            ["sst", "tablets", "log"]
+                .map(|part| files.list(&Path::new("/data").join(part)).unwrap())
+        };
+        let before = left();
+        assert!(before.iter().all(|part| !part.is_empty()), "{before:?}");
+        let listen = "127.0.0.1:0".to_owned();
+        let config = Config { data: "/data".into(), listen, ..Config::default() };
+        let error = start(env_of(files), &config).err().expect("it does not start");
+        assert_eq!(left(), before, "{error}");
+        error
+    }
+
     #[test]
     fn a_server_that_lost_its_catalog_or_a_manifest_does_not_start_and_removes_nothing() {
         for lost in ["meta", "manifest"] {
             let files = Arc::new(MemoryFiles::new());
-            let env = env_of(&files);
-            let tablet = with_table(&env);
+            let tablet = with_table(&env_of(&files));
             let dir = if lost == "meta" { Path::new("/data/meta") } else { &tablet };
             for entry in files.list(dir).unwrap() {
                 files.remove(&dir.join(entry.name)).unwrap();
             }
-            let left = || {
-                ["sst", "tablets", "log"]
-                    .map(|part| files.list(&Path::new("/data").join(part)).unwrap())
-            };
-            let before = left();
-            assert!(before.iter().all(|part| !part.is_empty()), "{before:?}");
-            let listen = "127.0.0.1:0".to_owned();
-            let config = Config { data: "/data".into(), listen, ..Config::default() };
-            let error = start(env, &config).err().expect("it does not start");
+            let error = refused_start(&files);
             assert_eq!(error.kind(), Code::DataLoss, "{lost}: {error}");
             assert!(error.message().contains(dir.to_str().unwrap()), "{lost}: {error}");
-            assert_eq!(left(), before, "{lost}");
         }
+    }
+
+    #[test]
+    fn a_server_that_knows_nothing_of_what_a_newer_one_keeps_does_not_start_and_removes_nothing() {
+        let files = Arc::new(MemoryFiles::new());
+        let env = env_of(&files);
+        let tablet = with_table(&env);
+        let options = EngineOptions { background: false, ..EngineOptions::default() };
+        let engine = Engine::open(env, Path::new("/data"), options).unwrap();
+        // The tablet is now of something else than a table.
+        let meta = engine.meta();
+        let (key, entry) = meta.list("tables/").unwrap().remove(0);
+        let removed = MetaChange { key, expect: MetaExpect::Any, value: None };
+        let value = Some(entry.value);
+        let made = MetaChange { key: "teapots/t".to_owned(), expect: MetaExpect::Absent, value };
+        meta.commit(&[removed, made]).unwrap();
+        engine.close().unwrap();
+        drop((meta, engine));
+        let error = refused_start(&files);
+        assert!(error.message().contains("teapots/t"), "{error}");
+        assert!(error.message().contains("a newer server wrote it"), "{error}");
+        assert!(!files.list(&tablet).unwrap().is_empty());
     }
 
     fn listening_on(listen: &str, allow_remote_plaintext: bool) -> Result<SocketAddr> {

@@ -56,9 +56,9 @@ use record::TableRecord;
 use store::Store;
 pub use store::may_be_durable;
 
-/// What of the data directory an entry of the meta store names, for tools that work without a server; `None` for an entry
-/// of a resource ([`resources`]) that names nothing there, which is checked too, and for one that is not the catalog's.
-/// `InvalidArgument` for one that a newer server wrote.
+/// What of the data directory an entry of the meta store names, for a start and for tools that work without a server; `None` for an
+/// entry of a resource ([`resources`]) that names nothing there, which is checked too. `InvalidArgument` for one that a newer server
+/// wrote, as whatever is neither a table's nor a resource's: what it names would be taken for that which nothing does.
 pub fn entry_of(key: &str, value: &[u8]) -> tepui_engine::Result<Option<CatalogEntry>> {
     let damaged = |error: Error| {
         let kind = match error.kind() {
@@ -76,7 +76,7 @@ pub fn entry_of(key: &str, value: &[u8]) -> tepui_engine::Result<Option<CatalogE
         return Ok(made);
     }
     if !key.starts_with(store::PREFIX) {
-        return Ok(None);
+        return Err(damaged(record::newer(key, "entries of such a key are not known here")));
     }
     let record = TableRecord::decode_versioned(key, value).map_err(damaged)?;
     let tablets = record.tablet_ids().collect();

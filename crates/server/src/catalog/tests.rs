@@ -690,6 +690,7 @@ fn tools_tell_an_entry_of_a_newer_server_from_a_damaged_one() {
         (key.as_str(), &newer, ErrorKind::InvalidArgument),
         ("resources/backup/b", &newer, ErrorKind::InvalidArgument),
         ("resources/teapot/t", &good, ErrorKind::InvalidArgument),
+        ("teapots/t", &good, ErrorKind::InvalidArgument),
         (key.as_str(), &good[..9].to_vec(), ErrorKind::Corruption),
         ("resources/backup", &good, ErrorKind::Corruption),
     ] {
