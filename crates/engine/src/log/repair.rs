@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-use super::batch::{LogRecord, decode_record, encode_opening};
+use super::batch::{LogRecord, decode_record, encode_marker, encode_opening};
 use super::present;
 use super::record::{Record, RecordWriter, Salvage};
 use super::segment::{
@@ -248,6 +248,9 @@ fn rewrite(files: &dyn Files, dir: &Path, id: u64, opening: Predecessor) -> Resu
                 writer.append(&record.payload)?;
             }
         }
+        writer.sync()?;
+        // Of the last segment nothing else tells that all of it was durable.
+        writer.append(&encode_marker())?;
         writer.sync()?;
         files.sync_dir(dir)?;
         Ok((free_name(files, dir, id)?, writer.len()))

@@ -1,5 +1,6 @@
 use super::*;
 use crate::io::{CrashMode, Fault, FaultOp, SeededRng};
+use crate::log::record::RECORD_HEADER_BYTES;
 use crate::log::testing::{Watch, World, append, dir};
 use crate::log::{CommitLog, LogObserver, LogOptions};
 use std::sync::Arc;
@@ -63,6 +64,32 @@ fn a_damaged_byte_anywhere_costs_one_batch_at_most_and_the_log_opens() {
         assert!(seqs.is_sorted() && seqs.len() >= 8, "byte {at}: {seqs:?}");
         assert_eq!(seqs.len() as u64, repairs.iter().map(|r| r.batches_kept).sum::<u64>());
     }
+}
+
+#[test]
+fn what_a_repair_has_kept_of_the_last_segment_is_no_torn_tail_where_it_is_damaged_later() {
+    let world = world();
+    let segments = list_segments(&world.files, dir()).unwrap();
+    for (id, _) in &segments[3..] {
+        world.memory.remove(&file(*id)).unwrap();
+    }
+    present::rewrite(&world.files, dir()).unwrap();
+    let mut bytes = world.memory.contents(&file(3)).unwrap();
+    bytes[120] ^= 1;
+    world.memory.put_contents(&file(3), bytes);
+    let repairs = repaired(&world).unwrap();
+    assert!(repairs[2].set_aside.is_some() && repairs[2].batches_kept == 2, "{repairs:?}");
+    let whole = world.memory.contents(&file(3)).unwrap();
+    let marker = whole.len() - RECORD_HEADER_BYTES as usize - encode_marker().len();
+    for at in 0..marker {
+        let world = copy(&world);
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        world.memory.put_contents(&file(3), damaged);
+        let error = world.open(LogOptions::default()).err().expect("it is damaged");
+        assert_eq!(error.kind(), ErrorKind::Corruption, "byte {at}: {error}");
+    }
+    assert_eq!(world.open(LogOptions::default()).unwrap().records.len(), 8);
 }
 
 #[test]
