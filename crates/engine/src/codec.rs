@@ -61,6 +61,46 @@ impl From<Malformed> for Error {
     }
 }
 
+/// Why a record that verified cannot be decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unreadable {
+    /// No encoder wrote it.
+    Malformed(Malformed),
+    /// It has what is not known here, and records are looked at only where they verify: a newer version wrote it.
+    Newer(Malformed),
+}
+
+impl Unreadable {
+    /// The kind of the error.
+    pub const fn kind(self) -> ErrorKind {
+        match self {
+            Self::Malformed(_) => ErrorKind::Corruption,
+            Self::Newer(_) => ErrorKind::InvalidArgument,
+        }
+    }
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(malformed) => malformed.fmt(f),
+            Self::Newer(malformed) => write!(f, "{malformed}: a newer version wrote it"),
+        }
+    }
+}
+
+impl From<Malformed> for Unreadable {
+    fn from(malformed: Malformed) -> Self {
+        Self::Malformed(malformed)
+    }
+}
+
+impl From<Unreadable> for Error {
+    fn from(unreadable: Unreadable) -> Self {
+        Self::new(unreadable.kind(), unreadable.to_string())
+    }
+}
+
 /// Maps numbers near 0, of either sign, to small ones.
 pub fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
@@ -327,6 +367,11 @@ impl BytesReader {
     /// Succeeds where everything is read.
     pub fn finish(&self) -> Parsed<()> {
         if self.is_empty() { Ok(()) } else { Err(self.malformed("bytes after the end")) }
+    }
+
+    /// The same of a record that a newer version may have more in than is known here.
+    pub fn finish_known(&self) -> Result<(), Unreadable> {
+        self.finish().map_err(Unreadable::Newer)
     }
 
     /// The next `len` bytes, shared.

@@ -107,7 +107,7 @@ impl BackupList {
             }
             list.values.insert(id, bytes);
         }
-        reader.finish()?;
+        reader.finish_known()?;
         Ok(list)
     }
 }
@@ -203,6 +203,19 @@ mod tests {
         });
         let want = b"\x01\x0c\x01\x04\x01a\x01z\x04\x01\x00\x07\x01\x00\x01\x09\xac\x02";
         assert_eq!(bytes, want);
+    }
+
+    #[test]
+    fn a_list_with_something_behind_it_is_a_newer_versions() {
+        let bytes = encoded(&list());
+        let longer = [&bytes[..], &[0]].concat();
+        let error = BackupList::decode(longer.into()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        assert!(error.message().contains("a newer version wrote it"), "{error}");
+        for len in 0..bytes.len() {
+            let error = BackupList::decode(Bytes::copy_from_slice(&bytes[..len])).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corruption, "{len}: {error}");
+        }
     }
 
     proptest! {

@@ -26,11 +26,13 @@ use bytes::Bytes;
 
 use super::{Change, present};
 use crate::cell::Seq;
-use crate::codec::{BytesReader, Parsed, put_bytes, put_u64};
+use crate::codec::{BytesReader, Unreadable, put_bytes, put_u64};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 use crate::limits::VERSIONS_READ_MAX;
-use crate::log::record::{Magic, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, RecordFile, RecordWriter};
+use crate::log::record::{
+    Magic, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, RecordFile, RecordWriter, Salvage,
+};
 use crate::log::{BatchHead, batch_head, decode_batch, lock};
 
 /// The magic of change files.
@@ -204,6 +206,23 @@ pub(super) fn check_versions(files: &dyn Files, dir: &Path, found: &[ChangeFile]
     Ok(())
 }
 
+/// `InvalidArgument` where a newer version wrote a record of a file, or one that is in it, also behind damage. Blocks.
+pub(crate) fn check_records(files: &dyn Files, path: &Path, segment: u64) -> Result<()> {
+    Salvage::open(files.open(path)?, MAGIC, segment)?.check_versions(|payload| {
+        match payload.first() {
+            Some(&INDEX) => parse_index(payload).map(drop)?,
+            Some(&END) => parse_end(payload).map(drop)?,
+            _ => {
+                let errors =
+                    parse_block(payload)?.into_iter().map(|batch| decode_batch(batch).err());
+                let newer = errors.flatten().find(|e| e.kind() == ErrorKind::InvalidArgument);
+                newer.map_or(Ok(()), Err)?;
+            }
+        }
+        Ok(())
+    })
+}
+
 /// A change file being read.
 #[derive(Debug)]
 pub struct OpenChangeFile {
@@ -253,27 +272,32 @@ impl OpenChangeFile {
     }
 }
 
-fn in_record(file: &RecordFile, offset: u64, what: &crate::codec::Malformed) -> Error {
-    file.corruption(offset, format_args!("change record, {what}"))
+fn in_record(file: &RecordFile, offset: u64, what: &Unreadable) -> Error {
+    let path = file.path().display();
+    Error::new(what.kind(), format!("{path}: offset {offset}: change record, {what}"))
 }
 
-fn parse_end(end: Bytes) -> Parsed<(u64, u64)> {
-    let mut input = BytesReader::new(end);
-    let unknown = input.malformed("not the end of a change file");
-    if input.u8()? != END {
-        return Err(unknown);
+/// Takes the kind of a record, which is to be this one.
+fn expect_kind(input: &mut BytesReader, kind: u8) -> Result<(), Unreadable> {
+    let other = input.malformed("a record of another kind than is to be here");
+    match input.u8()? {
+        found if found == kind => Ok(()),
+        BLOCK | INDEX | END => Err(Unreadable::Malformed(other)),
+        _ => Err(Unreadable::Newer(other)),
     }
+}
+
+fn parse_end(end: Bytes) -> Result<(u64, u64), Unreadable> {
+    let mut input = BytesReader::new(end);
+    expect_kind(&mut input, END)?;
     let end = (input.fixed_u64()?, input.fixed_u64()?);
-    input.finish()?;
+    input.finish_known()?;
     Ok(end)
 }
 
-fn parse_index(index: Bytes) -> Parsed<Vec<BlockPlace>> {
+fn parse_index(index: Bytes) -> Result<Vec<BlockPlace>, Unreadable> {
     let mut input = BytesReader::new(index);
-    let unknown = input.malformed("not an index");
-    if input.u8()? != INDEX {
-        return Err(unknown);
-    }
+    expect_kind(&mut input, INDEX)?;
     let count = input.usize()?;
     let mut blocks = Vec::with_capacity(count.min(BLOCKS_RESERVED_MAX));
     for _ in 0..count {
@@ -282,18 +306,20 @@ fn parse_index(index: Bytes) -> Parsed<Vec<BlockPlace>> {
         let (offset, bytes) = (input.u64()?, input.u64()?);
         blocks.push(BlockPlace { tablet, first_seq, last_seq, offset, bytes });
     }
-    input.finish()?;
+    input.finish_known()?;
     Ok(blocks)
 }
 
 /// The payloads of a block's batches.
-fn parse_block(block: Bytes) -> Parsed<Vec<Bytes>> {
+fn parse_block(block: Bytes) -> Result<Vec<Bytes>, Unreadable> {
     let mut input = BytesReader::new(block);
-    let unknown = input.malformed("not a block");
-    if input.u8()? != BLOCK {
-        return Err(unknown);
+    expect_kind(&mut input, BLOCK)?;
+    let unknown = input.malformed("a block of an unknown compression");
+    let method = input.u8()?;
+    if !matches!(method, PLAIN | LZ4) {
+        return Err(Unreadable::Newer(unknown));
     }
-    let (method, raw_bytes) = (input.u8()?, input.usize()?);
+    let raw_bytes = input.usize()?;
     let stored = input.take(input.remaining())?;
     let raw = match method {
         PLAIN if raw_bytes == stored.len() => stored,
@@ -304,10 +330,10 @@ fn parse_block(block: Bytes) -> Parsed<Vec<Bytes>> {
             let mut raw = vec![0; raw_bytes];
             match lz4_flex::block::decompress_into(&stored, &mut raw) {
                 Ok(len) if len == raw_bytes => Bytes::from(raw),
-                _ => return Err(input.malformed("a block does not decompress")),
+                _ => return Err(input.malformed("a block does not decompress").into()),
             }
         }
-        _ => return Err(input.malformed("a block of an unknown kind or a wrong length")),
+        _ => return Err(input.malformed("a block of a wrong length").into()),
     };
     // Of an earlier version: a large batch with smaller ones before it, each of which would keep all of it in memory.
     let is_large = raw.len() > 2 * BLOCK_BYTES;

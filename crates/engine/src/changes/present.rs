@@ -24,7 +24,7 @@ use super::NO_TABLET;
 use super::file::ChangeFile;
 use super::horizon::{self, horizon_name, horizon_name_of};
 use crate::cell::Seq;
-use crate::codec::{BytesReader, Parsed, put_u64};
+use crate::codec::{BytesReader, Unreadable, put_u64};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 use crate::log::record::{ADVICE, Magic, RecordReader, RecordWriter, Tail};
@@ -76,7 +76,7 @@ impl Listed {
         out
     }
 
-    pub(crate) fn decode(payload: Bytes) -> Parsed<Self> {
+    pub(crate) fn decode(payload: Bytes) -> Result<Self, Unreadable> {
         let mut input = BytesReader::new(payload);
         let mut listed = Self::default();
         // Counts are not trusted with memory: what they count takes bytes that must be there.
@@ -87,7 +87,7 @@ impl Listed {
             let (seq, tablet) = (input.fixed_u64()?, input.fixed_u64()?);
             listed.horizons.push((seq, (tablet != NO_TABLET).then_some(tablet)));
         }
-        input.finish()?;
+        input.finish_known()?;
         Ok(listed)
     }
 }
@@ -183,9 +183,14 @@ pub(crate) fn listed(files: &dyn Files, dir: &Path) -> Result<Option<Listed>> {
     })?;
     let offset = record.offset;
     let listed = Listed::decode(record.payload);
-    Ok(Some(listed.map_err(|what| {
-        let what = format_args!("this is no list of change files: {what}; {ADVICE}");
-        Error::corruption(path.display(), offset, what)
+    Ok(Some(listed.map_err(|what| match what {
+        Unreadable::Newer(_) => {
+            Error::from(what).context(format_args!("{}: offset {offset}", path.display()))
+        }
+        Unreadable::Malformed(what) => {
+            let what = format_args!("this is no list of change files: {what}; {ADVICE}");
+            Error::corruption(path.display(), offset, what)
+        }
     })?))
 }
 
@@ -344,6 +349,17 @@ mod tests {
         files.set_quota_bytes(None);
         keep(&mut kept, &files, dir, &fewer);
         assert_eq!(listed(&files, dir).unwrap(), Some(fewer));
+    }
+
+    #[test]
+    fn a_list_with_something_behind_it_is_a_newer_versions() {
+        let (files, dir) = directory();
+        let longer = [&list().encode()[..], &[0]].concat();
+        write(&files, dir, &longer, || files.sync_dir(dir)).unwrap();
+        let error = missing(&files, dir).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        assert!(error.message().contains("LIST.chg.new"), "{error}");
+        assert!(error.message().contains("a newer version wrote it"), "{error}");
     }
 
     #[test]

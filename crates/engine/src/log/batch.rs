@@ -28,7 +28,7 @@ use bytes::Bytes;
 use crate::cell::{
     FamilyId, Mutation, RowBatch, Seq, TIMESTAMP_OF_WRITE, Timestamp, TimestampRange,
 };
-use crate::codec::{BytesReader, Malformed, Parsed, Reader, put_bytes, put_u64};
+use crate::codec::{BytesReader, Parsed, Reader, Unreadable, put_bytes, put_u64};
 use crate::error::{Error, ErrorKind, Result};
 
 const KIND_BATCH: u8 = 1;
@@ -243,32 +243,6 @@ fn family(input: &mut BytesReader) -> Parsed<FamilyId> {
     input.u32().map(FamilyId)
 }
 
-/// Why a record cannot be decoded.
-enum Unreadable {
-    Malformed(Malformed),
-    /// It is of a kind that is not known here, and records are looked at only where they verify: a newer version wrote it.
-    Newer(Malformed),
-}
-
-impl From<Malformed> for Unreadable {
-    fn from(malformed: Malformed) -> Self {
-        Self::Malformed(malformed)
-    }
-}
-
-impl From<Unreadable> for Error {
-    fn from(unreadable: Unreadable) -> Self {
-        let (kind, text) = match unreadable {
-            Unreadable::Malformed(m) => (ErrorKind::Corruption, format!("log record, {m}")),
-            Unreadable::Newer(m) => {
-                let text = format!("log record, {m}: a newer version wrote it");
-                (ErrorKind::InvalidArgument, text)
-            }
-        };
-        Self::new(kind, text)
-    }
-}
-
 fn mutation(input: &mut BytesReader) -> Result<Mutation, Unreadable> {
     let unknown = input.malformed("a mutation of an unknown kind");
     Ok(match input.u8()? {
@@ -298,7 +272,8 @@ fn mutation(input: &mut BytesReader) -> Result<Mutation, Unreadable> {
 /// Decodes the payload of a record that verified. Errors are `Corruption`, or `InvalidArgument` where a newer version wrote it, and
 /// name the byte of the payload; the caller adds the file and the offset.
 pub fn decode_record(payload: Bytes) -> Result<LogRecord> {
-    Ok(parse(BytesReader::new(payload))?)
+    parse(BytesReader::new(payload))
+        .map_err(|error| Error::new(error.kind(), format!("log record, {error}")))
 }
 
 fn parse(mut input: BytesReader) -> Result<LogRecord, Unreadable> {

@@ -16,12 +16,14 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::record::{ADVICE, Magic, RecordReader, RecordWriter, Tail};
+use super::record::{ADVICE, Magic, RecordReader, RecordWriter, Salvage, Tail};
 use super::repair::interrupted;
 use super::segment::{has_opening, list_segments, perhaps_of_a_sync, segment_name};
+use crate::codec::{Malformed, Unreadable};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::Files;
+use crate::io::{Files, RandomFile};
 
 /// The file's name.
 pub const NAME: &str = "SEGMENTS";
@@ -163,27 +165,37 @@ pub(crate) fn listed(files: &dyn Files, dir: &Path) -> Result<Option<BTreeSet<u6
     if file.len()? == 0 {
         return Ok(None);
     }
+    let ids = match last_list(Arc::clone(&file)) {
+        Err(damage) if damage.kind() == ErrorKind::Corruption => {
+            // A newer version may have written what is behind it.
+            Salvage::open(file, MAGIC, FILE_ID)?.check_versions(|list| Ok(decode(&list)?))?;
+            return Err(damage);
+        }
+        ids => ids?,
+    };
+    let newest = ids.last().copied().unwrap_or(0);
+    let is_behind =
+        list_segments(files, dir)?.into_iter().any(|(id, bytes)| id > newest && has_opening(bytes));
+    Ok((!is_behind).then_some(ids))
+}
+
+/// The list that counts of a file.
+fn last_list(file: Arc<dyn RandomFile>) -> Result<BTreeSet<u64>> {
+    let path = file.path().to_path_buf();
     let mut reader = RecordReader::open(file, MAGIC, FILE_ID, Tail::MayBeTorn)?;
     let mut ids = None;
     while let Some(record) = reader.next_record()? {
         if record.payload.is_empty() {
             continue;
         }
-        let found = decode(&record.payload);
-        ids = Some(found.ok_or_else(|| {
-            let what = format_args!("this is no list of segments; {ADVICE}");
-            Error::corruption(path.display(), record.offset, what)
-        })?);
+        let place = || format!("{}: offset {}", path.display(), record.offset);
+        ids = Some(decode(&record.payload).map_err(|error| Error::from(error).context(place()))?);
     }
-    let Some(ids) = ids else {
+    ids.ok_or_else(|| {
         // It was complete before it had this name.
         let what = format_args!("the list of segments is empty; {ADVICE}");
-        return Err(Error::corruption(path.display(), 0, what));
-    };
-    let newest = ids.last().copied().unwrap_or(0);
-    let is_behind =
-        list_segments(files, dir)?.into_iter().any(|(id, bytes)| id > newest && has_opening(bytes));
-    Ok((!is_behind).then_some(ids))
+        Error::corruption(path.display(), 0, what)
+    })
 }
 
 /// The segments that are listed and not there: their numbers, and what their files were.
@@ -221,11 +233,14 @@ fn encode(ids: &BTreeSet<u64>) -> Vec<u8> {
     ids.iter().flat_map(|id| id.to_le_bytes()).collect()
 }
 
-/// The numbers of a list, which ascend.
-pub(crate) fn decode(payload: &[u8]) -> Option<BTreeSet<u64>> {
+/// The numbers of a list, which ascend. Nothing says where they end: what a newer version writes behind them makes it something else.
+pub(crate) fn decode(payload: &[u8]) -> Result<BTreeSet<u64>, Unreadable> {
     let (ids, rest) = payload.as_chunks::<8>();
     let ids: Vec<u64> = ids.iter().map(|id| u64::from_le_bytes(*id)).collect();
-    (rest.is_empty() && ids.is_sorted_by(|a, b| a < b)).then(|| ids.into_iter().collect())
+    if !rest.is_empty() || !ids.is_sorted_by(|a, b| a < b) {
+        return Err(Unreadable::Newer(Malformed::whole("not a list of segments")));
+    }
+    Ok(ids.into_iter().collect())
 }
 
 #[cfg(test)]
@@ -283,10 +298,6 @@ mod tests {
 
     #[test]
     fn what_is_no_list_is_damage() {
-        assert_eq!(decode(&[]), Some(BTreeSet::new()));
-        for bad in [&[1; 7][..], &[1; 16], &encode(&[2].into())[1..]] {
-            assert_eq!(decode(bad), None, "{bad:?}");
-        }
         let (files, dir) = (MemoryFiles::new(), Path::new("/log"));
         files.create_dir_all(dir).unwrap();
         drop(Present::begin(&files, dir, [3].into()).unwrap());
@@ -298,6 +309,31 @@ mod tests {
             let error = listed(&files, dir).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corruption, "{len}");
             assert!(error.message().contains("`tepui repair"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_list_with_something_behind_it_is_a_newer_versions_also_behind_damage() {
+        assert_eq!(decode(&[]), Ok(BTreeSet::new()));
+        for longer in [&[1; 7][..], &[1; 16], &encode(&[2].into())[1..]] {
+            let error = decode(longer).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{longer:?}");
+        }
+        let (files, dir) = (MemoryFiles::new(), Path::new("/log"));
+        files.create_dir_all(dir).unwrap();
+        let path = dir.join(NAME);
+        let mut writer = write_anew(&files, dir, &[3].into()).unwrap().unwrap();
+        let first = writer.len();
+        write_list(&mut writer, &[&encode(&[3, 4].into())[..], b"more"].concat()).unwrap();
+        let whole = files.contents(&path).unwrap();
+        let mut damaged = whole.clone();
+        damaged[first as usize - 30] ^= 1;
+        for bytes in [whole, damaged] {
+            files.put_contents(&path, bytes);
+            let error = missing_as_told(&files, dir).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+            assert!(error.message().contains("a newer version wrote it"), "{error}");
+            assert!(error.message().contains("SEGMENTS"), "{error}");
         }
     }
 }

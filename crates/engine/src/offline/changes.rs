@@ -9,7 +9,7 @@ use crate::cell::Seq;
 use crate::changes::file::{self, ChangeFile, OpenChangeFile};
 use crate::changes::present::Missing;
 use crate::changes::{horizon_name, position_before, present};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 use crate::layout::Layout;
 use crate::log::{self, repair::Lost};
@@ -43,7 +43,13 @@ pub(super) fn check(
     for file in found {
         report.change_files += 1;
         if let Err(error) = verify(files, layout, &file) {
-            report.damage.push(Finding::new(&dir.join(file.name()), error));
+            let path = dir.join(file.name());
+            // What else keeps it from being looked at is told by who repairs it.
+            let behind = is_damage(&error).then(|| file::check_records(files, &path, file.segment));
+            let newer = behind.and_then(Result::err);
+            let newer = newer.filter(|error| error.kind() == ErrorKind::InvalidArgument);
+            report.damage.push(Finding::new(&path, error));
+            report.damage.extend(newer.map(|error| Finding::new(&path, error)));
         }
         done += file.bytes;
         progress(done);
@@ -79,12 +85,12 @@ impl Repair<'_> {
         let (files, dir) = (self.files(), self.layout.changes());
         self.missing_changes()?;
         for file in file::list(files.as_ref(), &dir)?.0 {
+            let path = dir.join(file.name());
             match verify(files.as_ref(), self.layout, &file) {
                 Ok(()) => continue,
                 Err(error) if !is_damage(&error) => return Err(error),
-                Err(_) => {}
+                Err(_) => file::check_records(files.as_ref(), &path, file.segment)?,
             }
-            let path = dir.join(file.name());
             // First: a stream that reads over the gap must not take it for silence.
             self.raise_horizon(file.last_seq)?;
             self.move_aside(&path)?;

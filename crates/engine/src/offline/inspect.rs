@@ -515,10 +515,10 @@ fn list_line(record: &Record) -> Line {
     let (offset, durable) = (record.offset, record.durable);
     match present::decode(&record.payload) {
         _ if record.payload.is_empty() => Line::Marker { offset, durable },
-        Some(ids) => {
+        Ok(ids) => {
             Line::Segments { offset, segments: ids.iter().map(|id| format!("{id:016x}")).collect() }
         }
-        None => unreadable(record, &Error::new(ErrorKind::Corruption, "no list of segments")),
+        Err(error) => unreadable(record, &error.into()),
     }
 }
 

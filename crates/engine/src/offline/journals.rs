@@ -194,10 +194,10 @@ fn check_versions<T>(
     series: Series,
     decode: impl Fn(Bytes) -> Result<T>,
 ) -> Result<()> {
+    // Markers are empty.
+    let decode = |payload: Bytes| (!payload.is_empty()).then(|| decode(payload)).transpose();
     for (id, path) in series_files(files, dir, series)? {
-        for record in salvage(files, &path, series, id)?.0 {
-            readable(&path, &record, decode(record.payload.clone()))?;
-        }
+        Salvage::open(files.open_left(&path)?, series.magic, id)?.check_versions(decode)?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures::executor::block_on;
 use tepui_engine::ErrorKind;
 use tepui_engine::cell::RowBatch;
+use tepui_engine::changes::file::MAGIC as CHANGES_MAGIC;
 use tepui_engine::db::Engine;
 use tepui_engine::io::Files;
 use tepui_engine::log::record::RecordWriter;
@@ -136,6 +137,93 @@ fn a_change_file_of_a_later_version_is_left_alone() {
     bytes[24..32].copy_from_slice(&check.to_le_bytes());
     place.files.put_contents(path, bytes);
     assert_left_alone(&place, path, "a change file");
+}
+
+/// A change file of two blocks: one of a batch with row "row", and this one.
+fn change_file_with(place: &Place, block: &[u8]) -> PathBuf {
+    let id = 0xFFFF;
+    let path = dir().join("changes").join(format!("{id:016x}-{0:016x}-{0:016x}.chg", u64::MAX));
+    let files: &dyn Files = place.files.as_ref();
+    let mut writer = RecordWriter::create(files, &path, CHANGES_MAGIC, id).unwrap();
+    let mut index = vec![2, 2];
+    let known = block_of(&batch(5));
+    for payload in [&known, block] {
+        let offset = writer.append(payload).unwrap();
+        let bytes = (writer.len() - offset) as u8;
+        index.extend_from_slice(&7_u64.to_le_bytes());
+        index.extend_from_slice(&u64::MAX.to_le_bytes());
+        index.extend_from_slice(&[0, offset as u8, bytes]);
+    }
+    let offset = writer.append(&index).unwrap();
+    let bytes = writer.len() - offset;
+    let end = [[3].as_slice(), &offset.to_le_bytes(), &bytes.to_le_bytes()].concat();
+    writer.append(&end).unwrap();
+    writer.sync().unwrap();
+    path
+}
+
+/// A block, not compressed, of one batch.
+fn block_of(batch: &[u8]) -> Vec<u8> {
+    [&[1, 0, batch.len() as u8 + 1, batch.len() as u8], batch].concat()
+}
+
+#[test]
+fn a_block_of_a_later_version_in_a_change_file_is_left_alone_also_behind_damage() {
+    let known = place();
+    change_file_with(&known, &block_of(&batch(5)));
+    assert!(check(&known.files).is_whole(), "{:?}", check(&known.files).damage);
+    // A kind of record, a compression, a kind of batch and one of mutation.
+    let batch_of_kind = [&[9], &batch(5)[1..]].concat();
+    let blocks = [vec![9, 1], vec![1, 9], block_of(&batch_of_kind), block_of(&batch(9))];
+    for block in blocks {
+        let what = format!("{block:?}");
+        let place = place();
+        let path = change_file_with(&place, &block);
+        let whole = place.files.contents(&path).unwrap();
+        let row = whole.windows(3).position(|window| window == b"row").unwrap();
+        // As it is, behind a damaged block, and where the end is damaged, so that nothing leads to it.
+        for damaged in [None, Some(row), Some(whole.len() - 1)] {
+            place.files.put_contents(&path, whole.clone());
+            if let Some(at) = damaged {
+                flip(&place.files, &path, at);
+            }
+            let found = check(&place.files);
+            let newer: Vec<_> = found.damage.iter().filter(|f| f.is_of_newer_version()).collect();
+            assert_eq!(newer.len(), 1, "{what}: {:?}", found.damage);
+            assert_eq!(newer[0].file, path, "{what}");
+            assert_eq!(found.damage.len() > 1, damaged.is_some(), "{what}: {:?}", found.damage);
+            assert_repair_refused(&place, &what);
+        }
+    }
+}
+
+#[test]
+fn a_list_with_something_of_a_later_version_behind_it_is_left_alone() {
+    let (place, _) = place_with_backup();
+    let path = files_in(&place.files, "backups").remove(0);
+    let files: &dyn Files = place.files.as_ref();
+    let magic = place.files.contents(&path).unwrap()[..8].try_into().unwrap();
+    let old = Journal::read(files, &path, magic, None).unwrap();
+    place.files.remove(&path).unwrap();
+    let longer = [&old.records[0].payload[..], &[0]].concat();
+    Journal::create(files, &path, magic, old.id, &longer).unwrap();
+    assert_left_alone(&place, &path, "a backup");
+
+    let segments = [&1_u64.to_le_bytes()[..], b"more"].concat();
+    for (path, magic, list) in [
+        ("log/SEGMENTS", *b"TEPUISGS", segments.as_slice()),
+        ("changes/LIST.chg.new", *b"TEPUICHL", &[0, 0, 0]),
+    ] {
+        let place = crate::offline::place();
+        let path = dir().join(path);
+        if place.files.exists(&path).unwrap() {
+            place.files.remove(&path).unwrap();
+        }
+        let mut writer = RecordWriter::create(place.files.as_ref(), &path, magic, 1).unwrap();
+        writer.append(list).unwrap();
+        writer.sync().unwrap();
+        assert_left_alone(&place, &path, path.to_str().unwrap());
+    }
 }
 
 #[test]

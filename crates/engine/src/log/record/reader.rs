@@ -43,7 +43,7 @@ pub struct TailEnd {
 /// Reads at any offset through one buffered chunk.
 #[derive(Debug)]
 pub(super) struct Window {
-    file: Arc<dyn RandomFile>,
+    pub(super) file: Arc<dyn RandomFile>,
     pub(super) file_id: u64,
     pub(super) file_len: u64,
     start: u64,

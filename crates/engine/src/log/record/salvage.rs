@@ -6,9 +6,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::reader::Window;
 use super::{FILE_HEADER_BYTES, Magic, RECORD_HEADER_BYTES, Record};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::io::RandomFile;
 
 /// A damaged record file being read.
@@ -54,6 +56,19 @@ impl Salvage {
                 Ok(None)
             }
         }
+    }
+
+    /// `InvalidArgument` where a newer version wrote one of the records from here on, as `decode` says of its payload.
+    pub fn check_versions<T>(mut self, decode: impl Fn(Bytes) -> Result<T>) -> Result<()> {
+        while let Some(record) = self.next_record()? {
+            if let Err(error) = decode(record.payload)
+                && error.kind() == ErrorKind::InvalidArgument
+            {
+                let path = self.window.file.path().display();
+                return Err(error.context(format_args!("{path}: offset {}", record.offset)));
+            }
+        }
+        Ok(())
     }
 
     /// The byte ranges so far that belong to no record: ascending, disjoint, not adjacent.
