@@ -7,7 +7,7 @@
 //! dictionary    offset u64 LE | len u64 LE      0, 0 without a dictionary
 //! file id       u64 LE
 //! version       u32 LE
-//! reserved      u32 LE, zero
+//! reserved      u32 LE, zero; read with the version
 //! checksum      u64 LE     xxh3-64 of the bytes before it, seeded with mix(file id, offset of the footer)
 //! magic         "TEPUISST"
 //! ```
@@ -89,7 +89,7 @@ impl Footer {
     }
 
     /// The version of the footer of `file` that was found at `offset`, where a newer one than this wrote it.
-    pub(super) fn newer_version(bytes: &[u8], file: FileId, offset: u64) -> Option<u32> {
+    pub(super) fn newer_version(bytes: &[u8], file: FileId, offset: u64) -> Option<u64> {
         newer_version(bytes, *MAGIC, FORMAT_VERSION, file, offset)
     }
 
@@ -108,8 +108,8 @@ impl Footer {
         }
         let [properties, top_index, filter_index, dictionary] = pairs;
         let stored_file = input.fixed_u64()?;
-        match input.fixed_u32()? {
-            FORMAT_VERSION => {}
+        match input.fixed_u64()? {
+            version if version == u64::from(FORMAT_VERSION) => {}
             1 => {
                 return Err(Malformed::whole(
                     "the SST has format version 1, which was never released; this build reads version 2",
@@ -196,16 +196,19 @@ mod tests {
 
     #[test]
     fn a_file_of_another_version_is_told_from_a_damaged_one() {
-        for (version, word) in [(1u8, "version 1"), (3, "does not know")] {
+        // The second has a bit in the zeros behind its version.
+        for (version, word) in
+            [(1u64, "version 1"), ((1 << 32) | 2, "does not know"), (3, "does not know")]
+        {
             let mut bytes = Vec::new();
             footer().encode(9, 150, &mut bytes);
-            bytes[72] = version;
+            bytes[72..80].copy_from_slice(&version.to_le_bytes());
             assert_eq!(Footer::newer_version(&bytes, 9, 150), None, "the checksum is another's");
             let checksum = footer_checksum(&bytes[..80], 9, 150);
             bytes[80..88].copy_from_slice(&checksum.to_le_bytes());
             let error = Footer::decode(&bytes, 9, 150).unwrap_err();
             assert!(error.what.contains(word), "{error:?}");
-            assert_eq!(Footer::newer_version(&bytes, 9, 150), (version > 2).then_some(3));
+            assert_eq!(Footer::newer_version(&bytes, 9, 150), (version > 2).then_some(version));
             assert_eq!(Footer::newer_version(&bytes, 9, 151), None, "another place");
         }
     }

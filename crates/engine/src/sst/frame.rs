@@ -84,22 +84,23 @@ pub(crate) fn verify_footer(
 
 /// The version of a footer that says a newer one than `known`, found at `offset` of `file`; `None` of one that is damaged: a flipped
 /// bit is no version. In every version a footer has as many bytes, and the last of them are
-/// `file id u64 | version u32 | u32 | checksum u64 | magic`, the checksum over all before it.
+/// `file id u64 | version u32 | 0 u32 | checksum u64 | magic`, the checksum over all before it. The zeros are read with the version, so
+/// that a later one may use them.
 pub(crate) fn newer_version(
     footer: &[u8],
     magic: [u8; 8],
     known: u32,
     file: FileId,
     offset: u64,
-) -> Option<u32> {
+) -> Option<u64> {
     let (covered, end) = footer.split_at_checked(footer.len().checked_sub(16)?)?;
     let mut end = Reader::new(end);
     let checksum = end.fixed_u64().ok()?;
     let mut last = Reader::at(covered, covered.len().checked_sub(16)?);
-    let (stored_file, version) = (last.fixed_u64().ok()?, last.fixed_u32().ok()?);
+    let (stored_file, version) = (last.fixed_u64().ok()?, last.fixed_u64().ok()?);
     let whole = end.take(magic.len()).ok()? == magic.as_slice()
         && verify_footer(covered, checksum, stored_file, file, offset).is_ok();
-    (whole && version > known).then_some(version)
+    (whole && version > u64::from(known)).then_some(version)
 }
 
 /// The seed of the checksum of what lies at `offset` of file `file`.

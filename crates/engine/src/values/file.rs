@@ -5,7 +5,7 @@
 //!
 //! frame     as in SSTs: compression and checksum, which covers the file's number and the frame's offset
 //! footer    values u64 LE | bytes of the values, before compression, u64 LE | file id u64 LE
-//!           version u32 LE | reserved u32 LE, zero
+//!           version u32 LE | reserved u32 LE, zero; read with the version
 //!           checksum u64 LE     xxh3-64 of the bytes before it, seeded with mix(file id, offset of the footer)
 //!           magic "TEPUIVAL"
 //! ```
@@ -198,9 +198,9 @@ impl Footer {
         let mut input = Reader::new(covered);
         let footer = Self { values: input.fixed_u64()?, value_bytes: input.fixed_u64()? };
         let stored_file = input.fixed_u64()?;
-        let version = input.fixed_u32()?;
+        let version = input.fixed_u64()?;
         verify_footer(covered, checksum, stored_file, file, offset)?;
-        if version != FORMAT_VERSION {
+        if version != u64::from(FORMAT_VERSION) {
             return Err(Malformed::whole(
                 "the value file has a format version that this build does not know",
             ));

@@ -38,9 +38,19 @@ fn footer_checksum(covered: &[u8], file: u64, offset: u64) -> u64 {
 
 /// Gives an SST or a value file, whose footer has `footer_len` bytes, the footer of a later version.
 fn of_later_version(place: &Place, path: &Path, footer_len: usize) {
+    with_version(place, path, footer_len, |version| version[0] = 77);
+}
+
+/// Changes the version in such a footer, and the word behind it, which is zero.
+fn with_version(
+    place: &Place,
+    path: &Path,
+    footer_len: usize,
+    change: impl FnOnce(&mut [u8]),
+) {
     let mut bytes = place.files.contents(path).unwrap();
     let (at, end) = (bytes.len() - footer_len, bytes.len());
-    bytes[end - 24..end - 20].copy_from_slice(&77u32.to_le_bytes());
+    change(&mut bytes[end - 24..end - 16]);
     let file = u64::from_str_radix(path.file_stem().unwrap().to_str().unwrap(), 16).unwrap();
     let checksum = footer_checksum(&bytes[at..end - 16], file, at as u64);
     bytes[end - 16..end - 8].copy_from_slice(&checksum.to_le_bytes());
@@ -93,6 +103,19 @@ fn an_sst_of_a_later_version_is_left_alone() {
     // Whatever else is damaged.
     flip(&place.files, &files_in(&place.files, "sst")[1], 10);
     assert_left_alone(&place, &path, "an SST beside a damaged one");
+}
+
+#[test]
+fn a_footer_with_something_where_this_version_has_zeros_is_left_alone() {
+    let place = place();
+    let values = largest_value_file(&place);
+    let sst = files_in(&place.files, "sst").remove(0);
+    for (path, footer_len) in [(sst, 96), (values, 48)] {
+        let whole = place.files.contents(&path).unwrap();
+        with_version(&place, &path, footer_len, |version| version[6] = 1);
+        assert_left_alone(&place, &path, path.to_str().unwrap());
+        place.files.put_contents(&path, whole);
+    }
 }
 
 #[test]
