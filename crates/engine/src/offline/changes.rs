@@ -156,11 +156,14 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// An empty log in the place of one that is gone; it goes on behind the segments of change files, as a start does.
+    /// An empty log in the place of one that is gone; it goes on behind the segments of change files, as a start does, and behind those
+    /// that were there: no number is used again.
     pub(super) fn begin_log(&mut self) -> Result<()> {
         let (files, dir) = (self.files(), self.layout.log());
         let (kept, _) = file::list(files.as_ref(), &self.layout.changes())?;
-        let newest = kept.iter().map(|file| file.segment).max().unwrap_or(0);
+        let kept = kept.iter().map(|file| file.segment);
+        let listed = log::present::missing_as_told(files.as_ref(), &dir)?;
+        let newest = listed.into_iter().map(|(id, _)| id).chain(kept).max().unwrap_or(0);
         log::repair::begin(files.as_ref(), &dir, newest.saturating_add(1))?;
         let dir = dir.display();
         self.did(format_args!("{dir}: begun anew, with an empty segment"));

@@ -42,12 +42,7 @@ fn of_later_version(place: &Place, path: &Path, footer_len: usize) {
 }
 
 /// Changes the version in such a footer, and the word behind it, which is zero.
-fn with_version(
-    place: &Place,
-    path: &Path,
-    footer_len: usize,
-    change: impl FnOnce(&mut [u8]),
-) {
+fn with_version(place: &Place, path: &Path, footer_len: usize, change: impl FnOnce(&mut [u8])) {
     let mut bytes = place.files.contents(path).unwrap();
     let (at, end) = (bytes.len() - footer_len, bytes.len());
     change(&mut bytes[end - 24..end - 16]);

@@ -712,6 +712,21 @@ fn a_segment_that_is_missing_is_found_whichever_it_is_and_given_up_by_a_repair_a
 }
 
 #[test]
+fn a_log_that_a_repair_begins_anew_uses_no_number_of_a_segment_that_is_lost_again() {
+    let place = place();
+    let all = segments_in(&place.files);
+    for path in &all {
+        place.files.remove(path).unwrap();
+    }
+    let report = repair(&place.files, false);
+    assert!(report.opens(), "{report:#?}");
+    let begun = segments_in(&place.files);
+    // Names are numbers of as many digits each.
+    assert!(begun.len() == 1 && begun.first() > all.last(), "{begun:?} behind {all:?}");
+    rows_of(&place.files, place.tablets);
+}
+
+#[test]
 fn a_log_without_a_list_of_its_segments_gets_one_with_the_next_start() {
     let place = place();
     place.files.remove(&dir().join("log/SEGMENTS")).unwrap();

@@ -19,8 +19,12 @@
 //! digest   xxh3-64 of the payload, seeded with xxh3-64 over (file id, offset of the record)
 //! ```
 //!
-//! Every checksum covers the file's id and the record's offset: a record that a disk or a copy put in
-//! the wrong place does not verify, and neither do the old bytes of a recycled block.
+//! Every checksum covers the file's id and the record's offset: a record that a disk or a copy put at
+//! another offset, or in a file with another id, does not verify, and neither do the old bytes of a
+//! recycled block. It does verify at its own offset of a file with the same id, which the magic in the
+//! header is all that tells from its own: the lists of segments and of change files have id 1 each time
+//! that they are written anew, the files of each tablet's manifest are numbered from 1 on, and so are
+//! those of the meta store. There nothing tells older bytes of the same place from the file's.
 //!
 //! # Torn or damaged
 //!
