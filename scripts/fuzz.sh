@@ -5,8 +5,9 @@
 # sanitizer, since the decoders have no unsafe code of ours and what is looked for is panics, hangs and allocations
 # that a length in the input makes unbounded (-rss_limit_mb, -malloc_limit_mb, -timeout). Under them are two libraries in C, zstd
 # and, for Avro's xz, liblzma, which are instrumented by nothing here: what they would do wrong shows only where it ends the process.
-# Corpora grow in fuzz/corpus, those of import formats and of transfers' states from the files of crates/transfer/testdata, that of
-# schema bundles from the server's own descriptors; an input that failed is kept in fuzz/artifacts.
+# Corpora grow in fuzz/corpus, those of the engine's formats from the inputs of its own tests, those of import formats and of transfers' states
+# from the files of crates/transfer/testdata, that of schema bundles from the server's own descriptors; an input that failed is kept in
+# fuzz/artifacts.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 seconds=${1:-60}
@@ -15,6 +16,8 @@ root=$PWD/.cache/cargo-fuzz-$CARGO_FUZZ_VERSION
 if [[ ! -x $root/bin/cargo-fuzz ]]; then
   cargo install --quiet --locked --version "$CARGO_FUZZ_VERSION" --root "$root" cargo-fuzz
 fi
+TEPUI_FUZZ_SEEDS=$PWD/fuzz/corpus cargo test --quiet --locked -p tepui-engine --lib -- \
+  --ignored --exact fuzzing::tests::the_valid_encodings_are_written_as_seeds
 export PATH=$root/bin:$PATH RUSTC_BOOTSTRAP=1
 if (($# > 1)); then
   targets=("${@:2}")

@@ -2,7 +2,10 @@
 //!
 //! Each function runs a decoder on any bytes. It may refuse them; it never panics, hangs, or takes more memory
 //! than the input justifies. Random bytes do not pass a checksum, so where one stands before a decoder, the
-//! function runs what is behind it on the bytes, too.
+//! function runs what is behind it on the bytes, too. What is written of the bytes is read again as far as it is not damaged ([`history`]),
+//! and what is decoded is encoded again: to the same bytes, but where a decoder takes several for one value.
+
+pub(crate) mod history;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,13 +21,16 @@ use crate::io::{Files, MemoryFiles};
 use crate::layout::{BACKUP_PREFIX, parse_number};
 use crate::log::record::{Magic, Salvage, Tail, first_image};
 use crate::log::segment::{MAGIC, SegmentReader, parse_segment_name, segment_name};
-use crate::log::{decode_batch, decode_record, present, repair};
+use crate::log::{self, decode_batch, present, repair};
 use crate::manifest::{
-    LocalMetaStore, MetaRecord, TabletManifest, Version, VersionEdit, dump_manifest, dump_meta,
+    LocalMetaStore, TabletManifest, Version, VersionEdit, dump_manifest, dump_meta,
 };
+use crate::offline;
 use crate::sst::Compression;
 use crate::tablet::TabletId;
-use crate::values::{ValueFileWriter, ValuePointer, ValueReader, ValueWindows, decode_footer};
+use crate::values::{
+    ValueFileWriter, ValuePointer, ValueReader, ValueWindows, fuzz_footer, with_any_footer,
+};
 
 /// The number of the files.
 const ID: u64 = 1;
@@ -44,20 +50,21 @@ fn disk(name: &str, bytes: Vec<u8>) -> (Arc<dyn Files>, PathBuf) {
     (Arc::new(files), path)
 }
 
-/// A segment of the commit log: its records, what can be salvaged of it, and its repair.
+/// A segment of the commit log: its records, what can be salvaged of it, and its repair. And a log of several: what is replayed of it, and
+/// of what a repair makes of it.
 pub fn log_file(data: &[u8]) {
-    // As it is; behind a valid header and record; and as the payload of a valid record.
+    // As it is; behind a valid header and record; and as what is written.
     let behind = [&first_image(MAGIC, ID, b"\x02")[..], data].concat();
-    for bytes in [data.to_vec(), behind, first_image(MAGIC, ID, data)] {
+    for bytes in [data.to_vec(), behind] {
         read_log(bytes);
     }
-    log_batch(data);
     // The list of segments beside it.
-    let list = |data| first_image(present::MAGIC, present::FILE_ID, data);
-    for bytes in [data.to_vec(), [&list(&ID.to_le_bytes())[..], data].concat(), list(data)] {
+    let list = first_image(present::MAGIC, present::FILE_ID, &ID.to_le_bytes());
+    for bytes in [data.to_vec(), [&list, data].concat()] {
         let (files, _) = disk(present::NAME, bytes);
         let _ = present::missing(&*files, Path::new(DIR));
     }
+    log::fuzzing::history(data);
 }
 
 fn read_log(bytes: Vec<u8>) {
@@ -75,10 +82,18 @@ fn read_log(bytes: Vec<u8>) {
 
 /// A value file, and a pointer into one.
 pub fn value_file(data: &[u8]) {
-    decode_footer(data);
+    fuzz_footer(data);
     let given = ValuePointer::decode(data).ok();
-    let (files, path) = disk("1.val", data.to_vec());
-    if let Ok(reader) = ValueReader::open(&*files, &path, ID) {
+    if let Some(pointer) = given {
+        let mut encoded = Vec::new();
+        pointer.encode(&mut encoded);
+        assert_eq!(encoded, data, "a pointer has one encoding");
+    }
+    let number = |at| data.get(at..).and_then(|data| data.first_chunk()).copied();
+    let numbers = [0, 8].map(|at| number(at).map_or(0, u64::from_le_bytes));
+    for bytes in [data.to_vec(), with_any_footer(data, numbers, ID)] {
+        let (files, path) = disk("1.val", bytes);
+        let Ok(reader) = ValueReader::open(&*files, &path, ID) else { continue };
         for pointer in given.into_iter().chain([pointer_to_all(&reader)]) {
             let _ = reader.read(&pointer);
             let _ = ValueWindows::default().read(&reader, &ValuePointer { file: ID, ..pointer });
@@ -115,8 +130,8 @@ fn sealed_values(data: &[u8]) -> (Arc<dyn Files>, PathBuf, Result<ValuePointer>)
 
 /// The payload of a record of the commit log.
 pub fn log_batch(data: &[u8]) {
-    let _ = decode_record(Bytes::copy_from_slice(data));
     let _ = decode_batch(Bytes::copy_from_slice(data));
+    log::fuzzing::record(data);
 }
 
 /// A change file, and any record of one; and the list of them.
@@ -185,11 +200,12 @@ pub fn directory(data: &[u8]) {
     }
 }
 
-/// A tablet's manifest, the meta store's journal, and the list of a backup.
+/// A tablet's manifest, the meta store's journal, and the list of a backup. And series of such manifests and journals: what is opened, and
+/// written on.
 pub fn manifest_file(data: &[u8]) {
     for (name, magic) in [MANIFEST, META] {
         let behind = [&first_image(magic, ID, data)[..], data].concat();
-        for bytes in [data.to_vec(), first_image(magic, ID, data), behind] {
+        for bytes in [data.to_vec(), behind] {
             let (files, path) = disk(name, bytes);
             if let Ok(edits) = dump_manifest(&*files, &path) {
                 edits.for_each(drop);
@@ -200,11 +216,22 @@ pub fn manifest_file(data: &[u8]) {
         }
     }
     if let Ok(edit) = VersionEdit::decode(Bytes::copy_from_slice(data)) {
+        let mut encoded = Vec::new();
+        edit.encode(&mut encoded);
+        assert_eq!(encoded, data, "an edit has one encoding");
         let range = edit.range.clone().unwrap_or_else(RowRange::all);
         let _ = Version::empty(range).apply(&edit);
     }
-    let _ = MetaRecord::decode(Bytes::copy_from_slice(data));
-    let _ = BackupList::decode(Bytes::copy_from_slice(data));
+    // A version of a list may be made by several edits.
+    if let Ok(list) = BackupList::decode(Bytes::copy_from_slice(data)) {
+        let mut encoded = Vec::new();
+        list.encode(&mut encoded);
+        let decoded = BackupList::decode(encoded.into()).expect("a list that was encoded");
+        assert_eq!(decoded, list);
+    }
+    offline::fuzzing::meta_record(data);
+    offline::fuzzing::manifest_history(data, TABLET);
+    offline::fuzzing::meta_history(data);
 }
 
 #[cfg(test)]
@@ -212,17 +239,26 @@ mod tests {
     use proptest::prelude::*;
     use proptest::strategy::ValueTree;
 
+    use super::history::{damage, how, input};
     use super::*;
     use crate::cell::{FamilyId, Mutation, RowBatch};
+    use crate::io::{IoMode, LocalFiles};
     use crate::log::encode_batch;
     use crate::log::record::RecordWriter;
     use crate::manifest::journal::Journal;
+    use crate::manifest::{
+        Excised, MetaChange, MetaExpect, SstRef, encode_meta_commit, encode_meta_snapshot,
+    };
     use crate::sst::fuzzing::{
-        blocks_open, opens, parses, sealed_opens, valid, valid_blocks, valid_thirds,
+        blocks_open, misled_opens, opens, parses, sealed_opens, valid, valid_blocks, valid_misled,
+        valid_thirds,
     };
 
     /// Cases for each target and way to make bytes.
     const CASES: u32 = 2_000;
+
+    /// Of those that write histories, which take milliseconds each.
+    const HISTORY_CASES: u32 = 200;
 
     fn batch() -> Vec<u8> {
         let put = |n: u8| Mutation::Put {
@@ -263,8 +299,118 @@ mod tests {
         files.contents(path).unwrap()
     }
 
-    /// A function and a valid encoding for it.
-    type Target = (fn(&[u8]), Vec<u8>);
+    const NO_DAMAGE: [u8; 2] = [0, 0];
+
+    /// A log of two segments, with batches, markers and syncs.
+    fn log_history(damage: [u8; 2], place: u16) -> Vec<u8> {
+        let batch = batch();
+        let records: [(u8, &[u8]); 7] = [
+            (0, &batch),
+            (how::SYNC, &batch),
+            (0, b"\x02"),
+            (how::NEXT_FILE, &batch),
+            (how::SYNC, &batch),
+            (0, &batch),
+            (0, b"\x02"),
+        ];
+        input(damage, place, &records)
+    }
+
+    /// Lists of segments, each with its marker.
+    fn lists(damage: [u8; 2], place: u16) -> Vec<u8> {
+        let list = |ids: &[u64]| ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<_>>();
+        let [first, second] = [list(&[1]), list(&[1, 2])];
+        let records: [(u8, &[u8]); 4] =
+            [(how::SYNC, &first), (0, b""), (how::SYNC, &second), (0, b"")];
+        input(damage, place, &records)
+    }
+
+    fn encoded(edit: &VersionEdit) -> Vec<u8> {
+        let mut out = Vec::new();
+        edit.encode(&mut out);
+        out
+    }
+
+    /// Two manifests: the first grows, and the second begins with what came of it.
+    fn manifest_history(damage: [u8; 2], place: u16) -> Vec<u8> {
+        let row = |n: u8| Bytes::from(vec![n]);
+        let sst = |id, level, [first, last]: [u8; 2]| {
+            SstRef::of_test(id, level, (row(first), row(last)), 100)
+        };
+        let snapshot = VersionEdit {
+            range: Some(RowRange::all()),
+            tablet: Some(TABLET),
+            add: vec![sst(1, 1, *b"af")],
+            ..Default::default()
+        };
+        let excised = Excised { range: RowRange::new(row(b'b'), row(b'c')), seq: 3 };
+        let edits = [
+            VersionEdit {
+                add: vec![sst(2, 0, *b"af")],
+                flushed_seq: Some(2),
+                ..Default::default()
+            },
+            VersionEdit { add_excised: vec![excised.clone()], ..Default::default() },
+            VersionEdit { remove_excised: vec![excised], ..Default::default() },
+            VersionEdit {
+                remove: vec![(0, 2)],
+                add: vec![sst(4, 1, *b"gm")],
+                range: Some(RowRange::new(row(b'c'), Vec::new())),
+                ..Default::default()
+            },
+        ];
+        let version = [&snapshot]
+            .into_iter()
+            .chain(&edits)
+            .fold(Version::empty(RowRange::all()), |version, edit| version.apply(edit).unwrap());
+        let mut payloads: Vec<(u8, Vec<u8>)> = vec![(how::SYNC, encoded(&snapshot))];
+        for edit in &edits {
+            payloads.extend([(0, Vec::new()), (how::SYNC, encoded(edit))]);
+        }
+        payloads.push((how::NEXT_FILE | how::SYNC, encoded(&version.snapshot())));
+        payloads.extend([(0, Vec::new()), (how::SYNC, encoded(&edits[0])), (0, Vec::new())]);
+        let records: Vec<(u8, &[u8])> =
+            payloads.iter().map(|(how, payload)| (*how, payload.as_slice())).collect();
+        input(damage, place, &records)
+    }
+
+    fn meta_records() -> [Vec<u8>; 3] {
+        let value = Bytes::from_static(b"value");
+        let change =
+            |key: &str, value| MetaChange { key: key.to_owned(), expect: MetaExpect::Any, value };
+        [
+            encode_meta_snapshot(7, [("a", 3, &value), ("b", 7, &value)].into_iter()),
+            encode_meta_commit(8, &[change("a", None), change("c", Some(value.clone()))]),
+            encode_meta_commit(9, &[change("b", Some(value))]),
+        ]
+    }
+
+    /// Two files of a meta store; the commits are in the second.
+    fn meta_history(damage: [u8; 2], place: u16) -> Vec<u8> {
+        let [snapshot, first, second] = meta_records();
+        let records: [(u8, &[u8]); 7] = [
+            (how::SYNC, &snapshot),
+            (how::NEXT_FILE | how::SYNC, &snapshot),
+            (0, b""),
+            (how::SYNC, &first),
+            (0, b""),
+            (how::SYNC, &second),
+            (0, b""),
+        ];
+        input(damage, place, &records)
+    }
+
+    /// A history of two files, but of lists one, and its target.
+    type History = (&'static str, fn(&[u8]), fn([u8; 2], u16) -> Vec<u8>);
+    const HISTORIES: [History; 4] = [
+        ("log_file", log_file, log_history),
+        ("log_file", log_file, lists),
+        ("manifest_file", manifest_file, manifest_history),
+        ("manifest_file", manifest_file, meta_history),
+    ];
+
+    /// A target's name, its function and a valid encoding for it.
+    type Target = (&'static str, fn(&[u8]), Vec<u8>);
 
     fn value_pointer() -> Vec<u8> {
         let mut out = Vec::new();
@@ -291,23 +437,33 @@ mod tests {
     fn targets() -> Vec<Target> {
         let [data, index, filter, sst] = valid();
         let mut targets: Vec<Target> = vec![
-            (directory, b"0000000000000abc".to_vec()),
-            (directory, b"0000000000000001-0000000000000002-0000000000000003".to_vec()),
-            (log_file, log()),
-            (log_batch, batch()),
-            (data_block, data),
-            (index_block, index),
-            (filter_block, filter),
-            (sst_file, sst),
-            (sst_file, valid_thirds()),
-            (manifest_file, manifest()),
-            (manifest_file, edit()),
-            (manifest_file, backup()),
-            (value_file, value_pointer()),
-            (value_file, values()),
+            ("directory", directory, b"0000000000000abc".to_vec()),
+            (
+                "directory",
+                directory,
+                b"0000000000000001-0000000000000002-0000000000000003".to_vec(),
+            ),
+            ("log_file", log_file, log()),
+            ("log_batch", log_batch, batch()),
+            ("data_block", data_block, data),
+            ("index_block", index_block, index),
+            ("filter_block", filter_block, filter),
+            ("sst_file", sst_file, sst),
+            ("sst_file", sst_file, valid_thirds()),
+            ("sst_file", sst_file, valid_misled()),
+            ("manifest_file", manifest_file, manifest()),
+            ("manifest_file", manifest_file, edit()),
+            ("manifest_file", manifest_file, backup()),
+            ("value_file", value_file, value_pointer()),
+            ("value_file", value_file, values()),
         ];
-        targets.extend(changes().map(|input| (change_file as fn(&[u8]), input)));
-        targets.extend(valid_blocks().into_iter().map(|input| (sst_file as fn(&[u8]), input)));
+        targets
+            .extend(HISTORIES.map(|(name, target, history)| (name, target, history(NO_DAMAGE, 0))));
+        let valid = meta_records();
+        targets.extend(valid.map(|input| ("manifest_file", manifest_file as fn(&[u8]), input)));
+        targets.extend(changes().map(|input| ("change_file", change_file as fn(&[u8]), input)));
+        let blocks = valid_blocks().into_iter();
+        targets.extend(blocks.map(|input| ("sst_file", sst_file as fn(&[u8]), input)));
         targets
     }
 
@@ -329,7 +485,7 @@ mod tests {
         // A record and a file made of an edit get past the checksums to it.
         let (files, _) = disk(MANIFEST.0, first_image(MANIFEST.1, ID, &edit()));
         assert!(TabletManifest::open(files, Path::new(DIR), TABLET).is_ok());
-        assert!(sealed_opens(&valid_thirds()));
+        assert!(sealed_opens(&valid_thirds()) && misled_opens(&valid_misled()));
         for input in valid_blocks() {
             assert!(blocks_open(&input), "{:#b}", input[0]);
         }
@@ -361,9 +517,10 @@ mod tests {
         let random = proptest::collection::vec(any::<u8>(), 0..400);
         let changes =
             proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3u8), 1..5);
-        for (target, valid) in targets() {
+        for (name, target, valid) in targets() {
             target(&valid);
-            for _ in 0..CASES {
+            let writes = HISTORIES.iter().any(|(history, ..)| *history == name);
+            for _ in 0..if writes { HISTORY_CASES } else { CASES } {
                 target(&random.new_tree(&mut runner).unwrap().current());
                 let mut bytes = valid.clone();
                 for (at, value, how) in changes.new_tree(&mut runner).unwrap().current() {
@@ -379,6 +536,61 @@ mod tests {
                 }
                 target(&bytes);
             }
+        }
+    }
+
+    #[test]
+    fn what_a_history_writes_is_opened_and_its_damage_is_told() {
+        let batches = |damage, place| log::fuzzing::replayed(&log_history(damage, place));
+        assert_eq!(batches(NO_DAMAGE, 0), Some(5));
+        // A sealed segment; of the last one its opening, what was synced, and what was not.
+        assert_eq!(batches([damage::FLIP, 0], 100), None);
+        assert_eq!(batches([damage::FLIP, 1], 40), None);
+        assert_eq!(batches([damage::FLIP, 1], 100), None);
+        let opening_end = 73;
+        let synced_end = opening_end + 2 * (24 + batch().len() as u16);
+        assert_eq!(batches([damage::FLIP, 1], synced_end + 5), Some(4));
+        assert_eq!(batches([damage::CUT, 1], synced_end + 5), Some(4));
+        assert_eq!(batches([damage::ZERO, 1], opening_end), Some(2));
+
+        let ids = |damage, place| {
+            let version = offline::fuzzing::version(&manifest_history(damage, place), TABLET)?;
+            Some(version.ssts().map(|sst| sst.id).collect::<Vec<_>>())
+        };
+        assert_eq!(ids(NO_DAMAGE, 0), Some(vec![2, 1, 4]));
+        // Where the second was never whole, the first counts.
+        assert_eq!(ids([damage::CUT, 1], 40), Some(vec![1, 4]));
+        assert_eq!(ids([damage::FLIP, 1], 40), None);
+        let revision = |damage, place| offline::fuzzing::revision(&meta_history(damage, place));
+        assert_eq!(revision(NO_DAMAGE, 0), Some(9));
+        assert_eq!(revision([damage::CUT, 1], 40), Some(7));
+        assert_eq!(revision([damage::FLIP, 1], 40), None);
+    }
+
+    #[test]
+    fn whatever_is_damaged_what_was_synced_and_is_whole_is_read() {
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        let damage = any::<([u8; 2], u16)>();
+        for (_, target, history) in HISTORIES {
+            for _ in 0..HISTORY_CASES {
+                let (damage, place) = damage.new_tree(&mut runner).unwrap().current();
+                target(&history(damage, place));
+            }
+        }
+    }
+
+    /// `scripts/fuzz.sh` runs it.
+    #[test]
+    #[ignore = "it writes the seeds of the fuzz targets"]
+    fn the_valid_encodings_are_written_as_seeds() {
+        let Some(dir) = std::env::var_os("TEPUI_FUZZ_SEEDS") else { return };
+        let files = LocalFiles::new(IoMode::Buffered);
+        for (at, (target, _, valid)) in targets().into_iter().enumerate() {
+            let dir = Path::new(&dir).join(target);
+            files.create_dir_all(&dir).unwrap();
+            let path = dir.join(format!("seed-{at:02}"));
+            let _ = files.remove(&path);
+            files.create(&path).unwrap().append(&valid).unwrap();
         }
     }
 }

@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 
+use super::present::Listed;
 use super::{Change, present};
 use crate::cell::Seq;
 use crate::codec::{BytesReader, Unreadable, put_bytes, put_u64};
@@ -350,6 +351,9 @@ fn parse_block(block: Bytes) -> Result<Vec<Bytes>, Unreadable> {
 /// Decodes what could be any record of a change file, for fuzzing: errors are fine, panics are not.
 pub(crate) fn fuzz(payload: &[u8]) {
     let payload = Bytes::copy_from_slice(payload);
+    if let Ok(listed) = Listed::decode(payload.clone()) {
+        assert_eq!(listed.encode(), payload, "a list of change files has one encoding");
+    }
     let _ = parse_end(payload.clone());
     let _ = parse_index(payload.clone());
     for batch in parse_block(payload).unwrap_or_default() {

@@ -60,7 +60,7 @@ impl Listed {
         files.chain(self.horizons.iter().map(|horizon| name_of_horizon(*horizon))).collect()
     }
 
-    fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_u64(&mut out, self.files.len() as u64);
         for (segment, first_seq, last_seq) in &self.files {

@@ -12,6 +12,7 @@
 //! * [`repair`]: what `tepui repair` does to a damaged log.
 
 pub mod batch;
+pub(crate) mod fuzzing;
 mod gather;
 pub mod hlc;
 pub mod local;

@@ -229,7 +229,7 @@ pub(crate) fn is_missing(path: &Path) -> Error {
     Error::new(ErrorKind::Corruption, text)
 }
 
-fn encode(ids: &BTreeSet<u64>) -> Vec<u8> {
+pub(super) fn encode(ids: &BTreeSet<u64>) -> Vec<u8> {
     ids.iter().flat_map(|id| id.to_le_bytes()).collect()
 }
 

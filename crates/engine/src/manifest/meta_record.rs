@@ -123,7 +123,7 @@ pub(crate) fn encode_snapshot<'a>(
 }
 
 /// The record of a commit.
-pub(super) fn encode_commit(revision: u64, changes: &[MetaChange]) -> Vec<u8> {
+pub(crate) fn encode_commit(revision: u64, changes: &[MetaChange]) -> Vec<u8> {
     let mut record = Vec::new();
     put_u64(&mut record, COMMIT);
     put_u64(&mut record, revision);

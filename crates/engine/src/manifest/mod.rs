@@ -26,7 +26,9 @@ use bytes::Bytes;
 
 use crate::error::Result;
 
-pub(crate) use meta_record::encode_snapshot as encode_meta_snapshot;
+pub(crate) use meta_record::{
+    encode_commit as encode_meta_commit, encode_snapshot as encode_meta_snapshot,
+};
 pub(crate) use meta_store::{META_BYTES_MAX, META_RESERVE_BYTES, SERIES as META_SERIES};
 pub(crate) use rotation::{Series, wrote_nothing};
 pub(crate) use tablet_manifest::{

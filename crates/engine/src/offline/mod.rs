@@ -10,6 +10,7 @@
 mod changes;
 mod check;
 mod check_log;
+pub(crate) mod fuzzing;
 pub mod inspect;
 mod journals;
 mod overlay;

@@ -10,7 +10,7 @@ use super::block::load_blocks_blocking;
 use super::cursor::CursorOptions;
 use super::data::DataBlock;
 use super::filter::{Ask, FilterBlock};
-use super::footer::{Footer, Handle};
+use super::footer::{FOOTER_LEN, Footer, Handle, MAGIC};
 use super::frame::{Framer, Method, footer_checksum, open_frame, seal_plain};
 use super::index::{BlockStats, IndexBlock, IndexEntry, Level};
 use super::index_builder::IndexBuilder;
@@ -105,7 +105,9 @@ pub(crate) fn sst_file(data: &[u8]) {
     read_file(data.to_vec());
     read_file(sealed(data));
     read_file(sealed_blocks(data));
-    let _ = SstProperties::decode(data);
+    read_file(misled(data));
+    footer(data);
+    properties(data);
     // A frame: its compression is named by the last byte. The size before the compressed bytes is believed
     // up to a limit where zstd made them, which makes much of little; what is larger than the input justifies would only measure
     // the allocator.
@@ -118,6 +120,62 @@ pub(crate) fn sst_file(data: &[u8]) {
         let dictionary = DecoderDictionary::try_copy(dictionary).ok();
         let _ = open_frame(&Bytes::from(frame), ID, 0, dictionary.as_ref(), false);
     }
+}
+
+/// Properties: what is not known, or said in another way, is not encoded again.
+fn properties(data: &[u8]) {
+    let Ok(properties) = SstProperties::decode(data) else { return };
+    let mut encoded = Vec::new();
+    properties.encode(&mut encoded);
+    assert_eq!(SstProperties::decode(&encoded), Ok(properties));
+}
+
+/// A footer of any bytes; and the same of this file and version, where they are not, under a checksum that holds.
+fn footer(data: &[u8]) {
+    let offset = 4096;
+    let mut bytes = data.to_vec();
+    bytes.resize(FOOTER_LEN, 0);
+    let _ = Footer::decode(data, ID, offset);
+    seal_footer(&mut bytes, offset);
+    let _ = (Footer::decode(&bytes, ID, offset), Footer::newer_version(&bytes, ID, offset));
+    let mut whole = Vec::new();
+    let none = Handle::default();
+    Footer { properties: none, top_index: none, filter_index: None, dictionary: None }
+        .encode(ID, offset, &mut whole);
+    for (to, from) in whole.iter_mut().zip(data).take(HANDLES_BYTES) {
+        *to = *from;
+    }
+    seal_footer(&mut whole, offset);
+    if let Ok(footer) = Footer::decode(&whole, ID, offset) {
+        let mut encoded = Vec::new();
+        footer.encode(ID, offset, &mut encoded);
+        assert_eq!(encoded, whole, "a footer has one encoding");
+    }
+}
+
+/// Bytes of the handles at the beginning of a footer.
+const HANDLES_BYTES: usize = 4 * 16;
+
+/// Gives the footer, to lie at `offset`, its checksum and magic.
+fn seal_footer(footer: &mut [u8], offset: u64) {
+    let Some((covered, end)) = footer.split_at_mut_checked(FOOTER_LEN - 16) else { return };
+    let checksum = footer_checksum(covered, ID, offset).to_le_bytes();
+    for (to, from) in end.iter_mut().zip(checksum.iter().chain(MAGIC)) {
+        *to = *from;
+    }
+}
+
+/// A file as of [`sealed`] whose footer has other handles than those of its frames: the first bytes of the input say where they differ.
+fn misled(data: &[u8]) -> Vec<u8> {
+    let (mask, data) = data.split_at(data.len().min(HANDLES_BYTES));
+    let mut out = sealed(data);
+    let offset = out.len() - FOOTER_LEN;
+    let footer = out.get_mut(offset..).unwrap_or_default();
+    for (to, from) in footer.iter_mut().zip(mask) {
+        *to ^= *from;
+    }
+    seal_footer(footer, offset as u64);
+    out
 }
 
 /// A file with a valid footer over three frames, which are the thirds of `data`.
@@ -415,6 +473,25 @@ pub(crate) fn valid_thirds() -> Vec<u8> {
     put_u64(&mut properties, rest as u64);
     properties.resize(top.len(), 0);
     [properties, top, filters].concat()
+}
+
+/// Bytes of a file of [`misled`] whose footer is as it should be.
+#[cfg(test)]
+pub(crate) fn valid_misled() -> Vec<u8> {
+    [&[0; HANDLES_BYTES][..], &valid_thirds()].concat()
+}
+
+/// Whether it opens, with a coarse filter; and does not where the top-level index is said to be elsewhere.
+#[cfg(test)]
+pub(crate) fn misled_opens(bytes: &[u8]) -> bool {
+    let opens = |bytes: &[u8]| {
+        let files = MemoryFiles::new();
+        files.put_contents(Path::new(PATH), misled(bytes));
+        open(&files).is_ok_and(|reader| reader.coarse().is_some())
+    };
+    let mut elsewhere = bytes.to_vec();
+    elsewhere[16] ^= 1;
+    opens(bytes) && !opens(&elsewhere)
 }
 
 /// Whether the block decoders take these.

@@ -216,9 +216,33 @@ pub(crate) fn blank_footer(file: FileId, frame_bytes: u64) -> Vec<u8> {
     out
 }
 
-/// Reads an arbitrary footer, for fuzzing.
-pub(crate) fn decode_footer(bytes: &[u8]) {
-    let _ = Footer::decode(bytes, 7, 4096);
+/// Reads an arbitrary footer, for fuzzing: as it is, and the same under a checksum that holds.
+pub(crate) fn fuzz_footer(bytes: &[u8]) {
+    let (file, offset) = (7, 4096);
+    let _ = Footer::decode(bytes, file, offset);
+    let mut sealed = bytes.to_vec();
+    sealed.resize(FOOTER_LEN - 16, 0);
+    let checksum = footer_checksum(&sealed, file, offset);
+    sealed.extend_from_slice(&checksum.to_le_bytes());
+    sealed.extend_from_slice(MAGIC);
+    let newer = newer_version(&sealed, *MAGIC, FORMAT_VERSION, file, offset);
+    if let Ok(footer) = Footer::decode(&sealed, file, offset) {
+        assert_eq!(newer, None, "a footer that is read is of this version");
+        let mut encoded = Vec::new();
+        footer.encode(file, offset, &mut encoded);
+        assert_eq!(Footer::decode(&encoded, file, offset), Ok(footer));
+    }
+}
+
+/// A file of these frames with a footer that says anything, under a checksum that holds, for fuzzing.
+pub(crate) fn with_any_footer(
+    frames: &[u8],
+    [values, value_bytes]: [u64; 2],
+    id: FileId,
+) -> Vec<u8> {
+    let mut out = frames.to_vec();
+    Footer { values, value_bytes }.encode(id, frames.len() as u64, &mut out);
+    out
 }
 
 /// An open value file. It stays open while anything refers to it.

@@ -35,6 +35,8 @@ mod store;
 
 pub(crate) use fetch::{Elsewhere, FETCH_BYTES_MAX, FoundRow, ValueSource, batch_len};
 pub use file::{ValueFileSummary, ValueFileWriter, ValueReader};
-pub(crate) use file::{ValueWindows, blank_footer, decode_footer, value_windows_bytes};
+pub(crate) use file::{
+    ValueWindows, blank_footer, fuzz_footer, value_windows_bytes, with_any_footer,
+};
 pub use pointer::ValuePointer;
 pub(crate) use store::{MoveBudget, NamedValues, UnknownNames, ValueFile, ValueFiles, ValueStore};

@@ -200,6 +200,12 @@ impl FileHeader {
     }
 }
 
+/// Whether the bytes at `at` of a file, of which these are all, are a record's header.
+pub(crate) fn is_record_header(file: &[u8], file_id: u64, at: u64) -> bool {
+    let bytes = file.get(at as usize..).unwrap_or_default();
+    Header::decode(bytes, file_id, at, file.len() as u64).is_some()
+}
+
 /// The bytes of a file with a single record, as they are before its first sync.
 pub fn first_image(magic: Magic, file_id: u64, payload: &[u8]) -> Vec<u8> {
     let offset = FILE_HEADER_BYTES;
