@@ -225,7 +225,7 @@ fn lists(history: &History<'_>) {
     let lists = left.records.iter().map(|record| &record.payload).filter(|list| !list.is_empty());
     let decoded: Option<Vec<BTreeSet<u64>>> = lists
         .map(|list| {
-            let ids = present::decode(list)?;
+            let ids = present::decode(list).ok()?;
             assert_eq!(present::encode(&ids), &list[..], "a list has one encoding");
             Some(ids)
         })
@@ -236,7 +236,10 @@ fn lists(history: &History<'_>) {
         Ok(listed) => assert_eq!(listed, last, "the last list counts"),
         Err(error) => {
             assert!(last.is_none() && !is_dropped, "{error}");
-            assert_eq!(error.kind(), ErrorKind::Corruption);
+            // What verifies and is no list is a newer version's.
+            let is_damage = error.kind() == ErrorKind::Corruption;
+            assert!(is_damage || error.kind() == ErrorKind::InvalidArgument, "{error}");
+            assert!(!is_damage || left.is_damaged || left.records.is_empty(), "{error}");
         }
     }
 }
