@@ -838,7 +838,8 @@ fn check_files<'a>(tablets: impl Iterator<Item = &'a Arc<Tablet>>) -> Result<()>
     }
     let count = denied.len();
     denied.pop_first().map_or(Ok(()), |(_, error)| {
-        Err(error.context(format!("{count} data files cannot be opened, the first")))
+        // What value files those name that cannot be read is not known.
+        Err(error.context(format!("{count} data files at least cannot be opened, the first")))
     })
 }
 

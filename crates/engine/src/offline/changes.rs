@@ -89,7 +89,11 @@ impl Repair<'_> {
             match verify(files.as_ref(), self.layout, &file) {
                 Ok(()) => continue,
                 Err(error) if !is_damage(&error) => return Err(error),
-                Err(_) => file::check_records(files.as_ref(), &path, file.segment)?,
+                // Of what is behind the damage only that counts which a newer version wrote: nothing else of the file is kept.
+                Err(_) => match file::check_records(files.as_ref(), &path, file.segment) {
+                    Err(error) if error.kind() == ErrorKind::InvalidArgument => return Err(error),
+                    _ => (),
+                },
             }
             // First: a stream that reads over the gap must not take it for silence.
             self.raise_horizon(file.last_seq)?;

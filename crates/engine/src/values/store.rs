@@ -192,7 +192,10 @@ impl ValueStore {
             Ok(opened) => drop(reader.set(opened)),
             Err(error) => {
                 let path = self.layout.value(id);
-                tracing::error!(file = %path.display(), %error, "value file cannot be opened; its values fail");
+                // A start that may not read its files says so once.
+                if !error.is_denied() {
+                    tracing::error!(file = %path.display(), %error, "value file cannot be opened; its values fail");
+                }
                 *lock(&unopened) = Some(self.unopened(error));
             }
         }

@@ -68,7 +68,11 @@ fn memory_limit_by(text: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let machine = text(Path::new("/proc/meminfo")).and_then(|info| kib_of(&info, "MemTotal:"));
     // A container's own group is often the root of those that it sees.
     let groups = text(Path::new("/proc/self/cgroup")).unwrap_or_else(|| ROOT_GROUPS.to_owned());
-    let limits = group_files(&groups).into_iter().filter_map(|file| limit_of(&text(&file)?));
+    let limits = group_files(&groups).into_iter().filter_map(|file| {
+        let limit = limit_of(&text(&file)?)?;
+        let is_hard = !file.ends_with("memory.high");
+        (is_hard || limit >= HIGH_BYTES_MIN).then_some(limit)
+    });
     machine.into_iter().chain(limits).min()
 }
 
@@ -90,6 +94,10 @@ fn limit_of(text: &str) -> Option<u64> {
     const NO_LIMIT: u64 = 1 << 60;
     text.trim().parse().ok().filter(|limit| *limit < NO_LIMIT)
 }
+
+/// Bytes of a `memory.high` that counts, at least: it changes while programs run, down to nothing where somebody wants memory back at once, and one
+/// that would keep a server from starting had better slow it.
+const HIGH_BYTES_MIN: u64 = 512 << 20;
 
 /// What `/proc/self/cgroup` says in the root of the control groups, of either version.
 const ROOT_GROUPS: &str = "1:memory:/\n0::/\n";
@@ -167,6 +175,10 @@ mod tests {
         assert_eq!(limit(&[machine]), Some(4 << 30));
         assert_eq!(limit(&[machine, group, max, no_high]), Some(2 << 30));
         assert_eq!(limit(&[machine, group, max, high]), Some(1 << 30));
+        for passing in ["0\n", "268435456\n"] {
+            let high = ("/sys/fs/cgroup/a/memory.high", passing);
+            assert_eq!(limit(&[machine, group, max, high]), Some(2 << 30));
+        }
         assert_eq!(limit(&[machine, max, of_root]), Some(512 << 20));
         assert_eq!(limit(&[of_version_1]), Some(256 << 20));
         assert_eq!(limit(&[group, no_high]), None);
