@@ -34,8 +34,14 @@ const SMALL_FLUSH_THREADS: usize = 3;
 /// reads nothing ahead.
 pub(crate) const SMALL_FLUSH_BYTES: u64 = 512 << 10;
 
-/// A look at all tablets that takes less leaves nothing to be spared: some hundred of them.
+/// Tablets from which on a look at all of them may be worth sparing.
+const MANY_TABLETS: usize = 1_000;
+
+/// A look at them that takes less leaves nothing to be spared.
 const LOOK_MICROS: u64 = 1_000;
+
+/// When the thread that flushes any memtable looks again where another had a tablet: it may have left that to it, and rung before.
+const BUSY_WAIT: Duration = Duration::from_millis(5);
 
 /// How often as long as a look that found nothing the next one waits: of thousands of tablets, each of a thousand flushes a second would have all threads look
 /// at all of them.
@@ -58,7 +64,9 @@ impl Wait {
     /// After a look at all tablets that began then (monotonic micros).
     fn after_look(engine: &Engine, begun_micros: u64, rest_max: Duration) -> Self {
         let took = engine.core().env.clock.monotonic_micros().saturating_sub(begun_micros);
-        let rest = if took < LOOK_MICROS { 0 } else { took.saturating_mul(REST_LOOKS) };
+        // Where there are few, it was kept from its processor, or did something.
+        let is_long = took >= LOOK_MICROS && engine.tablet_count() >= MANY_TABLETS;
+        let rest = if is_long { took.saturating_mul(REST_LOOKS) } else { 0 };
         Self { next: None, rest: Duration::from_micros(rest).min(rest_max) }
     }
 }
@@ -160,29 +168,36 @@ impl Drop for OnPanic<'_> {
 
 /// Flushes the waiting memtables of all tablets, some in each round.
 fn flush(engine: &Engine) -> Wait {
-    // After an error the engine is read-only and has said why.
-    let goes_on = |engine| flush_round(engine, u64::MAX).is_ok_and(|flushed| flushed > 0);
-    while goes_on(engine) && !engine.core().stopping() {}
-    Wait::default()
+    loop {
+        let mut is_busy = false;
+        // After an error the engine is read-only and has said why.
+        let flushed = flush_round(engine, u64::MAX, &mut is_busy).unwrap_or(0);
+        if flushed == 0 || engine.core().stopping() {
+            return Wait { next: is_busy.then_some(BUSY_WAIT), ..Wait::default() };
+        }
+    }
 }
 
 /// The same of small memtables.
 fn flush_small(engine: &Engine) -> Wait {
     loop {
         let begun = engine.core().env.clock.monotonic_micros();
-        let has_flushed = flush_round(engine, SMALL_FLUSH_BYTES).is_ok_and(|flushed| flushed > 0);
-        if !has_flushed || engine.core().stopping() {
+        let flushed = flush_round(engine, SMALL_FLUSH_BYTES, &mut false).unwrap_or(0);
+        if flushed == 0 || engine.core().stopping() {
             return Wait::after_look(engine, begun, URGENT_REST_MAX);
         }
     }
 }
 
 /// Flushes a memtable of each tablet that has one waiting, unless it has more bytes than these or another thread flushes one of the tablet, of
-/// [`FLUSHES_PER_ROUND`] at most, in this [order](flush_order). How many were flushed.
-pub(crate) fn flush_round(engine: &Engine, bytes_max: u64) -> Result<usize> {
+/// [`FLUSHES_PER_ROUND`] at most, in this [order](flush_order). How many were flushed, and whether another thread had a tablet.
+pub(crate) fn flush_round(engine: &Engine, bytes_max: u64, is_busy: &mut bool) -> Result<usize> {
     let mut flushed = 0;
     for tablet in flush_order(engine.tablets()) {
-        flushed += usize::from(tablet.flush_when_due(bytes_max)?);
+        match tablet.flush_when_due(bytes_max)? {
+            Some(is_flushed) => flushed += usize::from(is_flushed),
+            None => *is_busy = true,
+        }
         if flushed == FLUSHES_PER_ROUND || engine.core().stopping() {
             break;
         }
@@ -220,6 +235,8 @@ pub(crate) fn compact(engine: &Engine) -> Wait {
         match first.or_else(|| claim_next(engine.core(), &tablets)) {
             // A failure is logged by the claim, and its files are left alone for a while.
             Some(claim) => drop(claim.run()),
+            // There is something to help with any moment.
+            None if offers.any() => return Wait::default(),
             None => return Wait::after_look(engine, begun, REST_MAX),
         }
     }

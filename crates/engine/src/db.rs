@@ -527,6 +527,10 @@ impl Engine {
         self.tablets.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
+    pub(crate) fn tablet_count(&self) -> usize {
+        self.tablets.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     /// Removes a tablet and its data. Reads under way go on to their end, and keep what they read; who holds the tablet keeps nothing.
     /// After an error the tablet is gone, and its data is there until it can be removed, which is tried again.
     pub fn drop_tablet(&self, id: TabletId) -> Result<()> {

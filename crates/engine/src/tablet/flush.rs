@@ -152,23 +152,26 @@ impl Tablet {
     }
 
     /// The same for one memtable of so many bytes at most, in the background: what failed and may pass is left alone for a while, and what another
-    /// thread flushes altogether. Whether one was flushed.
-    pub(crate) fn flush_when_due(&self, bytes_max: u64) -> Result<bool> {
+    /// thread flushes altogether: `None`. Whether one was flushed.
+    pub(crate) fn flush_when_due(&self, bytes_max: u64) -> Result<Option<bool>> {
+        let is_larger =
+            || self.view.load().waiting.first().is_some_and(|it| it.held_bytes() > bytes_max);
+        if is_larger() {
+            return Ok(Some(false));
+        }
         let mut retry = match self.flushing.try_lock() {
             Ok(retry) => retry,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::WouldBlock) => return Ok(None),
         };
         let is_early =
             self.core.env.clock.monotonic_micros() < retry.at_micros && !self.has_more_room(&retry);
-        let is_larger =
-            || self.view.load().waiting.first().is_some_and(|it| it.held_bytes() > bytes_max);
         if is_early || is_larger() || self.waits_with_log() {
-            return Ok(false);
+            return Ok(Some(false));
         }
         match self.flush_one(&mut retry) {
-            Err(_) if self.core.check_healthy().is_ok() => Ok(false),
-            result => result,
+            Err(_) if self.core.check_healthy().is_ok() => Ok(Some(false)),
+            result => result.map(Some),
         }
     }
 

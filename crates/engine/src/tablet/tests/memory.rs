@@ -150,7 +150,7 @@ fn what_is_large_or_has_waited_longest_is_flushed_before_thousands_of_small_memt
     }
     assert!(Arc::ptr_eq(&order()[0], &tablets[99]), "written first");
     assert_eq!(
-        background::flush_round(&rig.engine, u64::MAX).unwrap(),
+        background::flush_round(&rig.engine, u64::MAX, &mut false).unwrap(),
         background::FLUSHES_PER_ROUND
     );
     let left = order();
@@ -161,7 +161,7 @@ fn what_is_large_or_has_waited_longest_is_flushed_before_thousands_of_small_memt
     let now = order();
     assert_eq!(now.len(), left.len() + 1);
     assert!(Arc::ptr_eq(&now[1], &tablets[99]));
-    while background::flush_round(&rig.engine, u64::MAX).unwrap() > 0 {}
+    while background::flush_round(&rig.engine, u64::MAX, &mut false).unwrap() > 0 {}
     assert!(order().is_empty());
 }
 
@@ -177,13 +177,16 @@ fn threads_for_small_memtables_leave_large_ones_and_what_is_being_flushed_to_oth
         tablet.rotate_now();
     }
     let is_taken = taken.flushing.lock().unwrap();
-    let small_ones = || background::flush_round(&rig.engine, background::SMALL_FLUSH_BYTES);
-    assert_eq!(small_ones().unwrap(), 1);
+    let round = |bytes_max| {
+        let mut is_busy = false;
+        (background::flush_round(&rig.engine, bytes_max, &mut is_busy).unwrap(), is_busy)
+    };
+    assert_eq!(round(background::SMALL_FLUSH_BYTES), (1, true));
     drop(is_taken);
     let waits = [large, small, taken].map(|tablet| tablet.has_waiting());
     assert_eq!(waits, [true, false, true]);
-    assert_eq!(small_ones().unwrap(), 1);
-    assert_eq!(background::flush_round(&rig.engine, u64::MAX).unwrap(), 1);
+    assert_eq!(round(background::SMALL_FLUSH_BYTES), (1, false));
+    assert_eq!(round(u64::MAX), (1, false));
 }
 
 /// Writes a row of one value of so many bytes.
