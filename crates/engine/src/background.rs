@@ -168,23 +168,24 @@ impl Drop for OnPanic<'_> {
 
 /// Flushes the waiting memtables of all tablets, some in each round.
 fn flush(engine: &Engine) -> Wait {
-    loop {
-        let mut is_busy = false;
-        // After an error the engine is read-only and has said why.
-        let flushed = flush_round(engine, u64::MAX, &mut is_busy).unwrap_or(0);
-        if flushed == 0 || engine.core().stopping() {
-            return Wait { next: is_busy.then_some(BUSY_WAIT), ..Wait::default() };
-        }
-    }
+    let (_, is_busy) = flush_rounds(engine, u64::MAX);
+    Wait { next: is_busy.then_some(BUSY_WAIT), ..Wait::default() }
 }
 
 /// The same of small memtables.
 fn flush_small(engine: &Engine) -> Wait {
+    let (begun, _) = flush_rounds(engine, SMALL_FLUSH_BYTES);
+    Wait::after_look(engine, begun, URGENT_REST_MAX)
+}
+
+/// Flushes round by round until there is nothing to flush: when that round began (monotonic micros), and whether another thread had a tablet.
+fn flush_rounds(engine: &Engine, bytes_max: u64) -> (u64, bool) {
     loop {
-        let begun = engine.core().env.clock.monotonic_micros();
-        let flushed = flush_round(engine, SMALL_FLUSH_BYTES, &mut false).unwrap_or(0);
+        let (begun, mut is_busy) = (engine.core().env.clock.monotonic_micros(), false);
+        // After an error the engine is read-only and has said why.
+        let flushed = flush_round(engine, bytes_max, &mut is_busy).unwrap_or(0);
         if flushed == 0 || engine.core().stopping() {
-            return Wait::after_look(engine, begun, URGENT_REST_MAX);
+            return (begun, is_busy);
         }
     }
 }

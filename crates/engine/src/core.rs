@@ -89,10 +89,9 @@ pub(crate) struct Core {
     dir_syncs: DirSyncs,
     /// By what cells and changes expire.
     pub(crate) wall_clock: WallClock,
-    /// Whether the directory is let go. Who changes names in it reads it meanwhile; see [`Core::in_dir`].
-    is_let_go: RwLock<bool>,
-    /// Of the directory, until it is closed. Last, so that whoever may still write there has ended before it is another's.
-    lock: Mutex<Option<Box<dyn FileLock>>>,
+    /// Of the directory, until it is let go, which waits for whoever reads this: see [`Core::in_dir`]. Last, so that whoever may still write there has
+    /// ended before it is another's.
+    lock: RwLock<Option<Box<dyn FileLock>>>,
 }
 
 /// Counters since the engine was opened. Bytes are bytes on disk.
@@ -188,19 +187,18 @@ impl Core {
             failure: Mutex::new(None),
             dir_syncs: DirSyncs::default(),
             wall_clock,
-            is_let_go: RwLock::new(false),
-            lock: Mutex::default(),
+            lock: RwLock::default(),
         }
     }
 
     /// The same, which keeps the lock of its directory.
     pub(crate) fn holding(self, lock: Box<dyn FileLock>) -> Self {
-        Self { lock: Mutex::new(Some(lock)), ..self }
+        Self { lock: RwLock::new(Some(lock)), ..self }
     }
 
     /// Whether the directory is there still: without it nothing that is written will be found again.
     pub(crate) fn check_lock(&self) {
-        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = self.lock.read().unwrap_or_else(PoisonError::into_inner);
         let checked = lock.as_ref().map_or(Ok(()), |lock| lock.check());
         drop(lock);
         if let Err(error) = checked {
@@ -210,18 +208,14 @@ impl Core {
 
     /// For whoever, on a thread that is not the engine's, makes or removes files there: it is not another process's before what this
     /// returns is dropped. `Closed` where it may be already. Not to be asked for twice by one thread.
-    pub(crate) fn in_dir(&self) -> Result<RwLockReadGuard<'_, bool>> {
-        let is_let_go = self.is_let_go.read().unwrap_or_else(PoisonError::into_inner);
-        if *is_let_go {
-            return Err(closed());
-        }
-        Ok(is_let_go)
+    pub(crate) fn in_dir(&self) -> Result<RwLockReadGuard<'_, Option<Box<dyn FileLock>>>> {
+        let lock = self.lock.read().unwrap_or_else(PoisonError::into_inner);
+        if lock.is_some() { Ok(lock) } else { Err(closed()) }
     }
 
     /// Lets the directory go, once all are done who change it.
     pub(crate) fn unlock(&self) {
-        *self.is_let_go.write().unwrap_or_else(PoisonError::into_inner) = true;
-        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.lock.write().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     /// The time by which cells expire: what the wall clock reads, unless it is doubted.

@@ -207,21 +207,25 @@ pub(super) fn check_versions(files: &dyn Files, dir: &Path, found: &[ChangeFile]
     Ok(())
 }
 
-/// `InvalidArgument` where a newer version wrote a record of a file, or one that is in it, also behind damage. Blocks.
-pub(crate) fn check_records(files: &dyn Files, path: &Path, segment: u64) -> Result<()> {
-    Salvage::open(files.open(path)?, MAGIC, segment)?.check_versions(|payload| {
-        match payload.first() {
-            Some(&INDEX) => parse_index(payload).map(drop)?,
-            Some(&END) => parse_end(payload).map(drop)?,
-            _ => {
-                let errors =
-                    parse_block(payload)?.into_iter().map(|batch| decode_batch(batch).err());
-                let newer = errors.flatten().find(|e| e.kind() == ErrorKind::InvalidArgument);
-                newer.map_or(Ok(()), Err)?;
-            }
+/// The error where a newer version wrote a record of a damaged file, or one that is in it, as far as the file can be read. Blocks.
+pub(crate) fn newer_record(files: &dyn Files, path: &Path, segment: u64) -> Option<Error> {
+    let salvage = files.open(path).and_then(|file| Salvage::open(file, MAGIC, segment));
+    let checked = salvage.and_then(|salvage| salvage.check_versions(check_version));
+    checked.err().filter(|error| error.kind() == ErrorKind::InvalidArgument)
+}
+
+/// `InvalidArgument` for a record that a newer version wrote.
+fn check_version(payload: Bytes) -> Result<()> {
+    match payload.first() {
+        Some(&INDEX) => parse_index(payload).map(drop)?,
+        Some(&END) => parse_end(payload).map(drop)?,
+        _ => {
+            let errors = parse_block(payload)?.into_iter().map(|batch| decode_batch(batch).err());
+            let newer = errors.flatten().find(|e| e.kind() == ErrorKind::InvalidArgument);
+            newer.map_or(Ok(()), Err)?;
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// A change file being read.

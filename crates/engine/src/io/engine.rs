@@ -305,10 +305,9 @@ mod tests {
     async fn batches_of_readers_that_stand_still_keep_nobody_waiting() {
         let file = file_of(256);
         let pool = PreadPool::new(&ThreadSpawner, 2).unwrap();
-        let mut still: Vec<_> =
-            (0..10).map(|_| Some(pool.read_batch(requests(&file, 1_000)))).collect();
+        let mut still: Vec<_> = (0..10).map(|_| pool.read_batch(requests(&file, 1_000))).collect();
         // They have been asked once.
-        for batch in still.iter_mut().flatten() {
+        for batch in &mut still {
             let _ = futures::poll!(batch);
         }
         check(&pool.read_batch(requests(&file, 1_000)).await);

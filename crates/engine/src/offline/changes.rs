@@ -9,7 +9,7 @@ use crate::cell::Seq;
 use crate::changes::file::{self, ChangeFile, OpenChangeFile};
 use crate::changes::present::Missing;
 use crate::changes::{horizon_name, position_before, present};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::io::Files;
 use crate::layout::Layout;
 use crate::log::{self, repair::Lost};
@@ -44,12 +44,9 @@ pub(super) fn check(
         report.change_files += 1;
         if let Err(error) = verify(files, layout, &file) {
             let path = dir.join(file.name());
-            // What else keeps it from being looked at is told by who repairs it.
-            let behind = is_damage(&error).then(|| file::check_records(files, &path, file.segment));
-            let newer = behind.and_then(Result::err);
-            let newer = newer.filter(|error| error.kind() == ErrorKind::InvalidArgument);
+            let newer = is_damage(&error).then(|| file::newer_record(files, &path, file.segment));
             report.damage.push(Finding::new(&path, error));
-            report.damage.extend(newer.map(|error| Finding::new(&path, error)));
+            report.damage.extend(newer.flatten().map(|error| Finding::new(&path, error)));
         }
         done += file.bytes;
         progress(done);
@@ -89,11 +86,11 @@ impl Repair<'_> {
             match verify(files.as_ref(), self.layout, &file) {
                 Ok(()) => continue,
                 Err(error) if !is_damage(&error) => return Err(error),
-                // Of what is behind the damage only that counts which a newer version wrote: nothing else of the file is kept.
-                Err(_) => match file::check_records(files.as_ref(), &path, file.segment) {
-                    Err(error) if error.kind() == ErrorKind::InvalidArgument => return Err(error),
-                    _ => (),
-                },
+                Err(_) => {}
+            }
+            // Of what is behind the damage nothing else counts: it is not kept.
+            if let Some(newer) = file::newer_record(files.as_ref(), &path, file.segment) {
+                return Err(newer);
             }
             // First: a stream that reads over the gap must not take it for silence.
             self.raise_horizon(file.last_seq)?;

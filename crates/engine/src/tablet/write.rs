@@ -233,7 +233,7 @@ impl Tablet {
         self.set_times(encoded.as_mut(), batches);
         // What is long is done before others have to wait for it: a thread that gives way to the cores may be kept from its processor
         // meanwhile for as long as there is something else to do.
-        let orders = orders_of(batches)?;
+        let orders = orders_of(batches);
         let mut values = copy_large_values(encoded.as_ref(), batches, &orders)?.into_iter();
         let keeps = || self.changes_kept_micros.load(Ordering::Relaxed) > 0;
         let copy_all = |encoded: &[EncodedBatch]| -> Vec<_> {
@@ -527,14 +527,14 @@ type Order = [u32];
 const ORDERED_FROM: usize = 64;
 
 /// The orders of batches, as far as one of them has one.
-fn orders_of(batches: &[RowBatch]) -> Result<Vec<Vec<u32>>> {
+fn orders_of(batches: &[RowBatch]) -> Vec<Vec<u32>> {
     let is_wide = |batch: &RowBatch| batch.mutations.len() >= ORDERED_FROM;
-    let Some(last) = batches.iter().rposition(is_wide) else { return Ok(Vec::new()) };
+    let Some(last) = batches.iter().rposition(is_wide) else { return Vec::new() };
     let to_last = batches.iter().take(last + 1);
-    to_last.map(|batch| if is_wide(batch) { order_of(batch) } else { Ok(Vec::new()) }).collect()
+    to_last.map(|batch| if is_wide(batch) { order_of(batch) } else { Vec::new() }).collect()
 }
 
-fn order_of(batch: &RowBatch) -> Result<Vec<u32>> {
+fn order_of(batch: &RowBatch) -> Vec<u32> {
     // Of one row, so what is behind its key tells them apart. Whatever the sequence of the first will be, the others follow it.
     let (mut keys, mut ends) = (Vec::new(), Vec::with_capacity(batch.mutations.len()));
     for (seq, mutation) in (0..).zip(&batch.mutations) {
@@ -546,14 +546,12 @@ fn order_of(batch: &RowBatch) -> Result<Vec<u32>> {
         let start = at.checked_sub(1).and_then(|before| ends.get(before)).copied();
         keys.get(start.unwrap_or(0)..ends.get(at).copied().unwrap_or(0))
     };
-    let count = u32::try_from(ends.len());
-    let count = count.map_err(|_| Error::new(ErrorKind::InvalidArgument, "too many mutations"))?;
-    let mut order: Vec<u32> = (0..count).collect();
+    let mut order: Vec<u32> = (0..ends.len() as u32).collect();
     if order.is_sorted_by_key(|at| key(*at)) {
-        return Ok(Vec::new());
+        return Vec::new();
     }
     order.sort_unstable_by_key(|at| key(*at));
-    Ok(order)
+    order
 }
 
 /// The order of each batch.

@@ -110,6 +110,17 @@ impl Ruled {
         collected.flat_map(ranges).collect()
     }
 
+    /// Damages the first block of the SST; where that is, and what it was.
+    fn damage(&self) -> (std::path::PathBuf, Vec<u8>) {
+        let tablet = &self.rig.tablet;
+        let path = tablet.core.layout.sst(tablet.version().level(0)[0].id);
+        let whole = self.rig.files.contents(&path).unwrap();
+        let mut damaged = whole.clone();
+        damaged[3] ^= 0x40;
+        self.rig.files.put_contents(&path, damaged);
+        (path, whole)
+    }
+
     /// Begins to keep changes the next time that the clock is asked.
     fn keep_in_the_midst(&self) {
         self.in_the_midst(|tablet| {
@@ -512,11 +523,7 @@ fn a_file_whose_walk_fails_is_left_alone_for_longer_each_time() {
     ruled.put(&[1_000, 2_000]);
     let tablet = &ruled.rig.tablet;
     block_on(tablet.flush()).unwrap();
-    let path = tablet.core.layout.sst(tablet.version().level(0)[0].id);
-    let whole = ruled.rig.files.contents(&path).unwrap();
-    let mut damaged = whole.clone();
-    damaged[3] ^= 0x40;
-    ruled.rig.files.put_contents(&path, damaged);
+    let (path, whole) = ruled.damage();
     let interval = ruled.rig.engine.options().gc_interval_ms * 1_000;
     let next_look = |wait: u64| {
         ruled.clock.clock.advance_micros(wait - 1);
@@ -556,11 +563,7 @@ fn a_walk_that_failed_by_a_clock_that_was_ahead_is_tried_again_once_it_is_right(
     let (tablet, clock) = (&ruled.rig.tablet, &ruled.clock.clock);
     ruled.put(&[1_000, 2_000]);
     block_on(tablet.flush()).unwrap();
-    let path = tablet.core.layout.sst(tablet.version().level(0)[0].id);
-    let whole = ruled.rig.files.contents(&path).unwrap();
-    let mut damaged = whole.clone();
-    damaged[3] ^= 0x40;
-    ruled.rig.files.put_contents(&path, damaged);
+    let (path, whole) = ruled.damage();
     clock.set_wall_micros(START_MICROS + 20 * HOUR_MICROS);
     let look = tablet.claim_to_look().unwrap();
     assert_eq!(look.run().unwrap_err().kind(), ErrorKind::Corruption);
